@@ -1,0 +1,394 @@
+"""The facts of one host: what `nvrun.agent.probe` read there, as typed values.
+
+A section that could not be read is None and `missing` says why: unknown is shown as unknown, never as healthy.
+Pure: bytes or builtins in, values out. Units stand in the field's name or docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A reading. Unknown keys are ignored, so that an older nvrun reads a newer agent's facts."""
+
+
+class Software(_Fact):
+    """What would be loaded, read from files and metadata; torch itself is never imported."""
+
+    python: str
+    """Version of the job's interpreter, `3.11.7`."""
+    executable: str
+    prefix: str = ""
+    torch: str | None = None
+    """Version with its local part, `2.13.0+cpu`; None where torch is not installed."""
+    torch_path: str | None = None
+    torch_git: str | None = None
+    cuda: str | None = None
+    """CUDA version torch was built for; None for a CPU build."""
+    cudnn: str | None = None
+    nccl: str | None = None
+    """Version of the libnccl that will be loaded, `2.28.9`."""
+    nccl_path: str | None = None
+    nccl_net_plugins: tuple[str, ...] = ()
+    """libnccl-net*.so that NCCL would find."""
+    driver: str | None = None
+    """User-space NVIDIA driver (NVML), `580.95.05`."""
+    kernel_module: str | None = None
+    """Loaded nvidia kernel module, from /proc/driver/nvidia/version."""
+    cuda_driver: str | None = None
+    """Newest CUDA the driver can run, `13.0`."""
+    numactl: str | None = None
+    """Path of the numactl program."""
+    nvidia_peermem: bool | None = None
+    kernel: str = ""
+    distribution: str = ""
+    torchrun_flags: tuple[str, ...] = ()
+    """Long flags the host's torch.distributed.run accepts, read from its source; empty where unread."""
+    mempolicy_allowed: bool | None = None
+    """set_mempolicy works in this very chain (container seccomp often forbids it)."""
+
+
+class GpuProcess(_Fact):
+    pid: int
+    memory_bytes: int | None = None
+    name: str = ""
+    user: str = ""
+
+
+class NvLink(_Fact):
+    link: int
+    active: bool
+    speed_mb_s: int | None = None
+    """One direction, in MB/s as NVML gives it."""
+    remote_pci: str | None = None
+    remote_type: str | None = None
+    """`switch`, `gpu`, `npu` or None."""
+    crc_errors: int | None = None
+    replay_errors: int | None = None
+    recovery_errors: int | None = None
+
+
+class Gpu(_Fact):
+    index: int
+    """NVML index, that is PCI order."""
+    uuid: str
+    name: str
+    pci: str
+    """`0000:1b:00.0`, lower case, domain of four digits where it fits."""
+    numa_node: int | None = None
+    """None: the kernel says -1 or nothing."""
+    memory_total: int | None = None
+    """Bytes."""
+    memory_used: int | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    compute_capability: str | None = None
+    mig: tuple[str, ...] | None = None
+    """UUIDs of MIG instances; () = MIG on without instances; None = MIG off."""
+    minor: int | None = None
+    """N of /dev/nvidiaN."""
+    nvlinks: tuple[NvLink, ...] = ()
+    p2p: Mapping[str, str] = {}
+    """UUID of another GPU -> `ok` or NVML's reason."""
+    fabric_state: str | None = None
+    """`completed`, `in progress`, `not started`, `not supported`."""
+    fabric_status: str | None = None
+    fabric_health: Mapping[str, str] = {}
+    fabric_clique: str | None = None
+    pcie_gen: int | None = None
+    pcie_gen_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    ecc_enabled: bool | None = None
+    ecc_uncorrected_volatile: int | None = None
+    ecc_uncorrected_aggregate: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    recovery_action: str | None = None
+    """`none`, `reset`, `reboot`, `drain p2p`, `drain and reset`."""
+    throttle_reasons: tuple[str, ...] = ()
+    persistence: bool | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    compute_mode: str | None = None
+    unread: Mapping[str, str] = {}
+    """Field -> NVML's reason where it could not be read."""
+
+
+class Cpu(_Fact):
+    cpu: int
+    core: tuple[int, ...] = ()
+    """SMT siblings, this CPU included, sorted."""
+    package: int | None = None
+    node: int | None = None
+
+
+class NumaNode(_Fact):
+    node: int
+    cpus: tuple[int, ...] = ()
+    memory_total: int | None = None
+    memory_free: int | None = None
+    distances: Mapping[int, int] = {}
+    """Other online node -> SLIT distance."""
+
+
+class Cpus(_Fact):
+    model: str = ""
+    online: tuple[Cpu, ...] = ()
+    allowed: tuple[int, ...] = ()
+    """CPUs this very process chain may use (cpuset and affinity)."""
+    allowed_nodes: tuple[int, ...] = ()
+    """Memory nodes allowed (Mems_allowed_list)."""
+    governor: str | None = None
+    load1: float | None = None
+
+
+class PciDevice(_Fact):
+    address: str
+    path: tuple[str, ...] = ()
+    """PCI addresses from the root bridge down to the device, root first: two devices share a switch where they share a prefix."""
+    numa_node: int | None = None
+    vendor: str = ""
+    device: str = ""
+    pci_class: str = ""
+    link_speed_gt_s: float | None = None
+    link_speed_max_gt_s: float | None = None
+    link_width: int | None = None
+    link_width_max: int | None = None
+
+
+class Address(_Fact):
+    address: str
+    prefix: int
+    scope: str = "global"
+    """`global`, `link` or `host`."""
+
+
+class Interface(_Fact):
+    name: str
+    addresses: tuple[Address, ...] = ()
+    up: bool = False
+    """Administratively up and carrier present."""
+    mtu: int | None = None
+    speed_mbit: int | None = None
+    kind: str = ""
+    """`ether`, `infiniband`, `loopback`, `bridge`, `veth`, `bond`, `vlan`, `tun` ... as far as sysfs tells."""
+    pci: str | None = None
+    numa_node: int | None = None
+    mac: str = ""
+    master: str | None = None
+    rdma_device: str | None = None
+    rx_queues: int | None = None
+    rps_cpus: str | None = None
+    errors: Mapping[str, int] = {}
+    """rx_errors, rx_dropped, tx_errors, tx_dropped ... from sysfs statistics."""
+
+
+class Gid(_Fact):
+    index: int
+    gid: str
+    type: str = ""
+    """`IB/RoCE v1` or `RoCE v2` as sysfs has it."""
+    netdev: str | None = None
+
+
+class RdmaPort(_Fact):
+    device: str
+    port: int
+    link_layer: str
+    """`InfiniBand` or `Ethernet`."""
+    state: str
+    """`ACTIVE`, `DOWN`, `INIT`, `ARMED`."""
+    phys_state: str = ""
+    rate_gbps: float | None = None
+    active_mtu: int | None = None
+    """Bytes."""
+    lid: int | None = None
+    sm_lid: int | None = None
+    gids: tuple[Gid, ...] = ()
+    pkeys: tuple[str, ...] = ()
+    netdev: str | None = None
+    pci: str | None = None
+    numa_node: int | None = None
+    firmware: str | None = None
+    board: str | None = None
+    hca_type: str | None = None
+    node_guid: str | None = None
+    counters: Mapping[str, int] = {}
+    uverbs: str | None = None
+    """/dev/infiniband/uverbsN of the device."""
+    uverbs_openable: bool | None = None
+    is_vf: bool | None = None
+
+
+class Route(_Fact):
+    destination: str
+    """CIDR; `0.0.0.0/0` for the default."""
+    interface: str
+    gateway: str | None = None
+    metric: int | None = None
+
+
+class Network(_Fact):
+    interfaces: tuple[Interface, ...] = ()
+    routes: tuple[Route, ...] = ()
+    ephemeral_range: tuple[int, int] | None = None
+    somaxconn: int | None = None
+    sysctls: Mapping[str, str] = {}
+    """net.core.* and net.ipv4.* that a check reads."""
+    softnet_dropped: int | None = None
+    softnet_squeezed: int | None = None
+    neighbours: Mapping[str, str] = {}
+    """Address -> link-layer address and state as /proc/net/arp has it."""
+
+
+class Names(_Fact):
+    hostname: str
+    fqdn: str | None = None
+    resolves_to: tuple[str, ...] = ()
+    """Addresses that the host's own name resolves to there; () with a reason in resolve_error."""
+    resolve_error: str | None = None
+    peers: Mapping[str, tuple[str, ...]] = {}
+    """Name of another host of the job -> addresses it resolves to there; () = does not resolve."""
+    localhost_ok: bool | None = None
+
+
+class Identity(_Fact):
+    hostname: str
+    boot_id: str | None = None
+    machine_id: str | None = None
+    net_namespace: str | None = None
+    nccl_host_hash: str | None = None
+    """What NCCL's getHostHash would read: hostname + boot_id, or NCCL_HOSTID."""
+
+
+class Limits(_Fact):
+    """Soft limits of the very chain that will run the job; None = unlimited is -1."""
+
+    memlock_bytes: int | None = None
+    nofile: int | None = None
+    nofile_hard: int | None = None
+    nproc: int | None = None
+    stack_bytes: int | None = None
+    core_bytes: int | None = None
+
+
+class Filesystem(_Fact):
+    path: str
+    type: str = ""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    free_inodes: int | None = None
+    noexec: bool = False
+    readonly: bool = False
+    writable: bool | None = None
+    error: str | None = None
+    """Why it could not be read, `no answer in 2 s` for a hung mount."""
+
+
+class Memory(_Fact):
+    total_bytes: int
+    available_bytes: int
+    swap_total_bytes: int = 0
+    swap_free_bytes: int = 0
+    thp: str | None = None
+    numa_balancing: str | None = None
+    cgroup_limit_bytes: int | None = None
+
+
+class PathFact(_Fact):
+    path: str
+    exists: bool
+    kind: str = ""
+    """`file`, `directory`, `other`."""
+    size: int | None = None
+    sha256: str | None = None
+    """Of a file up to 64 MiB."""
+    readable: bool | None = None
+    filesystem: str | None = None
+    error: str | None = None
+
+
+class Process(_Fact):
+    pid: int
+    command: str
+    state: str = ""
+    user: str = ""
+    run_mark: str | None = None
+    """NVRUN_MARK where its environment carries one and could be read."""
+
+
+class Xid(_Fact):
+    code: int
+    pci: str | None
+    at: float | None = None
+    """Seconds since the epoch, from the kernel log."""
+    text: str = ""
+
+
+class Listener(_Fact):
+    port: int
+    pid: int | None = None
+    command: str = ""
+    user: str = ""
+
+
+class HostFacts(_Fact):
+    """All that was read on one host. `version` grows when a field changes its meaning."""
+
+    version: int = 1
+    host: str
+    identity: Identity | None = None
+    software: Software | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    gpus_on_pci: tuple[str, ...] | None = None
+    """PCI addresses of NVIDIA display-class devices, whatever the driver says."""
+    cpus: Cpus | None = None
+    numa: tuple[NumaNode, ...] | None = None
+    pci: tuple[PciDevice, ...] | None = None
+    """GPUs, NICs and NVMe only."""
+    network: Network | None = None
+    rdma: tuple[RdmaPort, ...] | None = None
+    names: Names | None = None
+    limits: Limits | None = None
+    memory: Memory | None = None
+    filesystems: tuple[Filesystem, ...] | None = None
+    """/dev/shm, /tmp, the working directory, caches."""
+    paths: tuple[PathFact, ...] | None = None
+    """Script, working directory and what else was asked for."""
+    processes: tuple[Process, ...] | None = None
+    """D-state processes and those with an nvrun mark."""
+    listeners: tuple[Listener, ...] | None = None
+    xids: tuple[Xid, ...] | None = None
+    env: Mapping[str, str] | None = None
+    """NCCL_*, TORCH_*, CUDA_* and the like as the chain has them there."""
+    conf_files: Mapping[str, str] | None = None
+    """/etc/nccl.conf, ~/.nccl.conf and NCCL_CONF_FILE: path -> text (up to 64 KiB); absent files are absent."""
+    clock_offset_s: float | None = None
+    """Host minus launcher."""
+    clock_error_s: float | None = None
+    """Half the round trip: the offset's uncertainty."""
+    missing: Mapping[str, str] = {}
+    """Section -> why it is None."""
+    seconds: Mapping[str, float] = {}
+    """Section -> how long reading took."""
+
+
+def decode(reply: object) -> HostFacts:
+    """Facts from the builtins that an agent sent; raises msgspec.ValidationError where a field has another type."""
+    return msgspec.convert(reply, HostFacts, strict=False)
+
+
+def to_json(facts: HostFacts | tuple[HostFacts, ...] | list[HostFacts]) -> bytes:
+    """Indented JSON of one host's facts or of several."""
+    return msgspec.json.format(msgspec.json.encode(facts), indent=1)
+
+
+def from_json(text: bytes | str) -> tuple[HostFacts, ...]:
+    """Facts of one host or of a list of hosts; raises msgspec.DecodeError or ValidationError."""
+    raw = msgspec.json.decode(text)
+    return tuple(decode(item) for item in (raw if isinstance(raw, list) else [raw]))

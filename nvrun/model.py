@@ -1,0 +1,147 @@
+"""The central types. Frozen, without behaviour beyond what follows from their fields; JSON in and out by msgspec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Literal
+
+import msgspec
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A value: never changed after it was made. Unknown keys in its JSON are an error."""
+
+
+class Severity(IntEnum):
+    """How bad a finding is. error and fatal refuse the launch; `--waive CODE` lifts an error, `--force` all."""
+
+    INFO = 10
+    WARNING = 20
+    ERROR = 30
+    FATAL = 40
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Finding(Frozen):
+    """One thing found, by preflight, lint, diagnosis or tuning."""
+
+    code: str
+    """Stable name, in words joined by dashes: `port-filtered`, `torch-version-differs`."""
+    severity: Severity
+    message: str
+    """One line: what is wrong, in the user's terms, with the cause."""
+    host: str | None = None
+    """The host at fault; None where it is the job or the fleet as a whole."""
+    subject: str = ""
+    """The thing on that host: `GPU 3`, `mlx5_2`, `NCCL_BUFFSIZE`, `rank 12`."""
+    observed: str = ""
+    expected: str = ""
+    remedy: str = ""
+    """One line: what to do, ideally a command to paste."""
+    evidence: tuple[str, ...] = ()
+    """The lines or readings that this stands on, as they were read."""
+    confidence: float | None = None
+    """0 to 1 for a diagnosis; None for what was measured."""
+
+
+class Skipped(Frozen):
+    """A check that could not judge. Shown, and never counted as healthy."""
+
+    code: str
+    host: str | None
+    reason: str
+
+
+class Verdict(Frozen):
+    """What all checks said."""
+
+    findings: tuple[Finding, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def worst(self) -> Severity | None:
+        return max((finding.severity for finding in self.findings), default=None)
+
+
+class Host(Frozen):
+    """One machine of the job, as the user named it."""
+
+    name: str
+    """What the user wrote, and what reports call it."""
+    user: str | None = None
+    port: int | None = None
+    slots: int | None = None
+    """Ranks on this host; None where the user gave none."""
+
+
+class EnvVar(Frozen):
+    """One variable of a host or rank, and who set it."""
+
+    name: str
+    value: str
+    source: str
+    """`user`, `preset hopper`, `nvrun: plan`, `hook nccl-debug`, `host`, `/etc/nccl.conf` ..."""
+    why: str = ""
+
+
+class Binding(Frozen):
+    """Where one rank is put."""
+
+    local_rank: int
+    gpu: str | None = None
+    """UUID of the GPU that `cuda:LOCAL_RANK` will be; None without a GPU."""
+    cpus: tuple[int, ...] = ()
+    """CPUs of the rank, sorted; empty means not bound."""
+    memory_node: int | None = None
+    """NUMA node preferred for memory; None means not set."""
+    nics: tuple[str, ...] = ()
+    """RDMA devices nearest to the GPU, best first."""
+    why: str = ""
+    """The reason in words, also for not binding."""
+
+
+class RankEnd(Frozen):
+    """How one rank ended."""
+
+    rank: int
+    host: str
+    local_rank: int
+    pid: int
+    attempt: int = 0
+    """torchrun's restart count when it ended."""
+    code: int | None = None
+    """Exit code, -n for signal n as subprocess has it; None where nobody could read it."""
+    at: float | None = None
+    """Seconds since the epoch, by the launcher's clock."""
+    by_nvrun: bool = False
+    """True where nvrun had already asked the rank to end."""
+
+
+EndedBy = Literal["success", "rank", "signal", "lost", "hang", "preflight", "unreachable", "internal"]
+
+
+class RunResult(Frozen):
+    """How a run ended; `result.json` in the run folder."""
+
+    run_id: str
+    ended_by: EndedBy
+    exit_code: int
+    started: float
+    seconds: float
+    ranks: tuple[RankEnd, ...] = ()
+    first_failure: RankEnd | None = None
+    message: str = ""
+    findings: tuple[Finding, ...] = ()
+    console_dropped: Mapping[str, int] = {}
+    """Bytes per host that the console did not get; the files have them."""
+    not_fetched: tuple[str, ...] = ()
+    """Hosts whose logs could not be brought back, and where they still are."""
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings by severity, the worst first, otherwise in the order given."""
+    return sorted(findings, key=lambda finding: -finding.severity)
