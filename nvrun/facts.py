@@ -15,7 +15,7 @@ class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A reading. Unknown keys are ignored, so that an older nvrun reads a newer agent's facts."""
 
 
-class Software(_Fact):
+class Software(_Fact, frozen=True, kw_only=True):
     """What would be loaded, read from files and metadata; torch itself is never imported."""
 
     python: str
@@ -51,14 +51,14 @@ class Software(_Fact):
     """set_mempolicy works in this very chain (container seccomp often forbids it)."""
 
 
-class GpuProcess(_Fact):
+class GpuProcess(_Fact, frozen=True, kw_only=True):
     pid: int
     memory_bytes: int | None = None
     name: str = ""
     user: str = ""
 
 
-class NvLink(_Fact):
+class NvLink(_Fact, frozen=True, kw_only=True):
     link: int
     active: bool
     speed_mb_s: int | None = None
@@ -71,7 +71,7 @@ class NvLink(_Fact):
     recovery_errors: int | None = None
 
 
-class Gpu(_Fact):
+class Gpu(_Fact, frozen=True, kw_only=True):
     index: int
     """NVML index, that is PCI order."""
     uuid: str
@@ -119,7 +119,7 @@ class Gpu(_Fact):
     """Field -> NVML's reason where it could not be read."""
 
 
-class Cpu(_Fact):
+class Cpu(_Fact, frozen=True, kw_only=True):
     cpu: int
     core: tuple[int, ...] = ()
     """SMT siblings, this CPU included, sorted."""
@@ -127,7 +127,7 @@ class Cpu(_Fact):
     node: int | None = None
 
 
-class NumaNode(_Fact):
+class NumaNode(_Fact, frozen=True, kw_only=True):
     node: int
     cpus: tuple[int, ...] = ()
     memory_total: int | None = None
@@ -136,7 +136,7 @@ class NumaNode(_Fact):
     """Other online node -> SLIT distance."""
 
 
-class Cpus(_Fact):
+class Cpus(_Fact, frozen=True, kw_only=True):
     model: str = ""
     online: tuple[Cpu, ...] = ()
     allowed: tuple[int, ...] = ()
@@ -147,10 +147,10 @@ class Cpus(_Fact):
     load1: float | None = None
 
 
-class PciDevice(_Fact):
+class PciDevice(_Fact, frozen=True, kw_only=True):
     address: str
     path: tuple[str, ...] = ()
-    """PCI addresses from the root bridge down to the device, root first: two devices share a switch where they share a prefix."""
+    """PCI addresses from the root bridge down to the device: two devices share a switch where they share a prefix."""
     numa_node: int | None = None
     vendor: str = ""
     device: str = ""
@@ -161,14 +161,14 @@ class PciDevice(_Fact):
     link_width_max: int | None = None
 
 
-class Address(_Fact):
+class Address(_Fact, frozen=True, kw_only=True):
     address: str
     prefix: int
     scope: str = "global"
     """`global`, `link` or `host`."""
 
 
-class Interface(_Fact):
+class Interface(_Fact, frozen=True, kw_only=True):
     name: str
     addresses: tuple[Address, ...] = ()
     up: bool = False
@@ -188,7 +188,7 @@ class Interface(_Fact):
     """rx_errors, rx_dropped, tx_errors, tx_dropped ... from sysfs statistics."""
 
 
-class Gid(_Fact):
+class Gid(_Fact, frozen=True, kw_only=True):
     index: int
     gid: str
     type: str = ""
@@ -196,7 +196,7 @@ class Gid(_Fact):
     netdev: str | None = None
 
 
-class RdmaPort(_Fact):
+class RdmaPort(_Fact, frozen=True, kw_only=True):
     device: str
     port: int
     link_layer: str
@@ -225,7 +225,7 @@ class RdmaPort(_Fact):
     is_vf: bool | None = None
 
 
-class Route(_Fact):
+class Route(_Fact, frozen=True, kw_only=True):
     destination: str
     """CIDR; `0.0.0.0/0` for the default."""
     interface: str
@@ -233,7 +233,7 @@ class Route(_Fact):
     metric: int | None = None
 
 
-class Network(_Fact):
+class Network(_Fact, frozen=True, kw_only=True):
     interfaces: tuple[Interface, ...] = ()
     routes: tuple[Route, ...] = ()
     ephemeral_range: tuple[int, int] | None = None
@@ -246,7 +246,7 @@ class Network(_Fact):
     """Address -> link-layer address and state as /proc/net/arp has it."""
 
 
-class Names(_Fact):
+class Names(_Fact, frozen=True, kw_only=True):
     hostname: str
     fqdn: str | None = None
     resolves_to: tuple[str, ...] = ()
@@ -257,7 +257,7 @@ class Names(_Fact):
     localhost_ok: bool | None = None
 
 
-class Identity(_Fact):
+class Identity(_Fact, frozen=True, kw_only=True):
     hostname: str
     boot_id: str | None = None
     machine_id: str | None = None
@@ -266,7 +266,7 @@ class Identity(_Fact):
     """What NCCL's getHostHash would read: hostname + boot_id, or NCCL_HOSTID."""
 
 
-class Limits(_Fact):
+class Limits(_Fact, frozen=True, kw_only=True):
     """Soft limits of the very chain that will run the job; None = unlimited is -1."""
 
     memlock_bytes: int | None = None
@@ -277,7 +277,7 @@ class Limits(_Fact):
     core_bytes: int | None = None
 
 
-class Filesystem(_Fact):
+class Filesystem(_Fact, frozen=True, kw_only=True):
     path: str
     type: str = ""
     total_bytes: int | None = None
@@ -290,7 +290,7 @@ class Filesystem(_Fact):
     """Why it could not be read, `no answer in 2 s` for a hung mount."""
 
 
-class Memory(_Fact):
+class Memory(_Fact, frozen=True, kw_only=True):
     total_bytes: int
     available_bytes: int
     swap_total_bytes: int = 0
@@ -300,7 +300,7 @@ class Memory(_Fact):
     cgroup_limit_bytes: int | None = None
 
 
-class PathFact(_Fact):
+class PathFact(_Fact, frozen=True, kw_only=True):
     path: str
     exists: bool
     kind: str = ""
@@ -313,7 +313,7 @@ class PathFact(_Fact):
     error: str | None = None
 
 
-class Process(_Fact):
+class Process(_Fact, frozen=True, kw_only=True):
     pid: int
     command: str
     state: str = ""
@@ -322,7 +322,7 @@ class Process(_Fact):
     """NVRUN_MARK where its environment carries one and could be read."""
 
 
-class Xid(_Fact):
+class Xid(_Fact, frozen=True, kw_only=True):
     code: int
     pci: str | None
     at: float | None = None
@@ -330,14 +330,14 @@ class Xid(_Fact):
     text: str = ""
 
 
-class Listener(_Fact):
+class Listener(_Fact, frozen=True, kw_only=True):
     port: int
     pid: int | None = None
     command: str = ""
     user: str = ""
 
 
-class HostFacts(_Fact):
+class HostFacts(_Fact, frozen=True, kw_only=True):
     """All that was read on one host. `version` grows when a field changes its meaning."""
 
     version: int = 1

@@ -26,7 +26,7 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-class Finding(Frozen):
+class Finding(Frozen, frozen=True, kw_only=True):
     """One thing found, by preflight, lint, diagnosis or tuning."""
 
     code: str
@@ -48,7 +48,7 @@ class Finding(Frozen):
     """0 to 1 for a diagnosis; None for what was measured."""
 
 
-class Skipped(Frozen):
+class Skipped(Frozen, frozen=True, kw_only=True):
     """A check that could not judge. Shown, and never counted as healthy."""
 
     code: str
@@ -56,7 +56,7 @@ class Skipped(Frozen):
     reason: str
 
 
-class Verdict(Frozen):
+class Verdict(Frozen, frozen=True, kw_only=True):
     """What all checks said."""
 
     findings: tuple[Finding, ...] = ()
@@ -67,7 +67,7 @@ class Verdict(Frozen):
         return max((finding.severity for finding in self.findings), default=None)
 
 
-class Host(Frozen):
+class Host(Frozen, frozen=True, kw_only=True):
     """One machine of the job, as the user named it."""
 
     name: str
@@ -78,7 +78,7 @@ class Host(Frozen):
     """Ranks on this host; None where the user gave none."""
 
 
-class EnvVar(Frozen):
+class EnvVar(Frozen, frozen=True, kw_only=True):
     """One variable of a host or rank, and who set it."""
 
     name: str
@@ -88,7 +88,7 @@ class EnvVar(Frozen):
     why: str = ""
 
 
-class Binding(Frozen):
+class Binding(Frozen, frozen=True, kw_only=True):
     """Where one rank is put."""
 
     local_rank: int
@@ -104,7 +104,7 @@ class Binding(Frozen):
     """The reason in words, also for not binding."""
 
 
-class RankEnd(Frozen):
+class RankEnd(Frozen, frozen=True, kw_only=True):
     """How one rank ended."""
 
     rank: int
@@ -124,7 +124,7 @@ class RankEnd(Frozen):
 EndedBy = Literal["success", "rank", "signal", "lost", "hang", "preflight", "unreachable", "internal"]
 
 
-class RunResult(Frozen):
+class RunResult(Frozen, frozen=True, kw_only=True):
     """How a run ended; `result.json` in the run folder."""
 
     run_id: str
