@@ -1,0 +1,66 @@
+#!/bin/sh
+# Installs what the tests need and runs all of them. Arguments go to pytest: ./tests/run.sh tests/nccl -k lint
+#   TORCH='torch==2.13.0' ./tests/run.sh     chooses the torch to install (default: the newest)
+# As root also Debian's packages for the lab: sshd, Slurm, nftables and the like; none of their services is started.
+# Ends at the first step that fails. What pytest skipped, and why, stands above its last line.
+set -eu
+CDPATH='' cd -- "$(dirname -- "$0")/.."
+TORCH=${TORCH:-torch}
+PACKAGES="openssh-server iproute2 nftables ethtool numactl slurm-wlm munge hwloc-nox faketime"
+
+step() { # NAME COMMAND...: run it, say how long it took
+    name=$1
+    shift
+    begun=$(date +%s%N)
+    "$@" || {
+        code=$?
+        echo "== $name: failed (exit $code)" >&2
+        exit "$code"
+    }
+    echo "$begun $(date +%s%N)" | awk -v name="$name" '{ printf "== %s: %.1f s\n", name, ($2 - $1) / 1e9 }'
+}
+
+packages() {
+    missing=""
+    for package in $PACKAGES; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+    done
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "not installed, tests that need them are skipped:$missing"
+        return 0
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    # Debian starts a service as soon as its package is there, unless this file forbids it.
+    if ! [ -e /usr/sbin/policy-rc.d ]; then
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+        printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+        chmod 755 /usr/sbin/policy-rc.d
+    fi
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+
+environment() {
+    if ! [ -x .venv/bin/python ] || ! [ -x .venv/bin/pip ]; then
+        "${PYTHON:-python3}" -m venv .venv || return 1
+    fi
+    wanted="$TORCH $PWD $(cksum <pyproject.toml)"
+    grep -qsxF -- "$wanted" .venv/installed-test && return 0
+    rm -f .venv/installed .venv/installed-test
+    .venv/bin/python -m pip install -q --disable-pip-version-check "$TORCH" -e '.[test]' || return 1
+    echo "$wanted" >.venv/installed-test
+}
+
+namespaces() {
+    unshare --net --mount --pid --fork true 2>/dev/null ||
+        unshare --user --map-root-user --net --mount --pid --fork true 2>/dev/null ||
+        echo "this machine allows no network namespaces: the lab's tests are skipped"
+}
+
+step packages packages
+step environment environment
+step namespaces namespaces
+step "ruff check" .venv/bin/ruff check -q .
+step "ruff format" .venv/bin/ruff format -q --check .
+step mypy .venv/bin/mypy
+exec .venv/bin/python -m pytest "$@"
