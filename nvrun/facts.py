@@ -32,6 +32,8 @@ class Software(_Fact, frozen=True, kw_only=True):
     nccl: str | None = None
     """Version of the libnccl that will be loaded, `2.28.9`."""
     nccl_path: str | None = None
+    nccl_from: str | None = None
+    """Why that file: `LD_PRELOAD`, `LD_LIBRARY_PATH`, `wheel`, `torch`, `ld.so.cache`, `system`."""
     nccl_net_plugins: tuple[str, ...] = ()
     """libnccl-net*.so that NCCL would find."""
     driver: str | None = None
@@ -43,6 +45,13 @@ class Software(_Fact, frozen=True, kw_only=True):
     numactl: str | None = None
     """Path of the numactl program."""
     nvidia_peermem: bool | None = None
+    """nvidia_peermem or nv_peer_mem is loaded; false says nothing about dma-buf, which needs no module."""
+    device_nodes: Mapping[str, str] = {}
+    """/dev/nvidia*, /dev/gdrdrv, IMEX channels: path -> `ok` or why opening it read-write fails."""
+    machine: str = ""
+    """`x86_64`, `aarch64`."""
+    hypervisor: bool | None = None
+    """The CPU says that it is a guest's; None where the architecture does not tell."""
     kernel: str = ""
     distribution: str = ""
     torchrun_flags: tuple[str, ...] = ()
@@ -80,9 +89,12 @@ class Gpu(_Fact, frozen=True, kw_only=True):
     """`0000:1b:00.0`, lower case, domain of four digits where it fits."""
     numa_node: int | None = None
     """None: the kernel says -1 or nothing."""
+    memory_node: int | None = None
+    """NUMA node that the GPU's own memory is (Grace Hopper); None elsewhere."""
     memory_total: int | None = None
     """Bytes."""
     memory_used: int | None = None
+    """Bytes in use by processes; what the driver keeps for itself is not in it where NVML tells them apart."""
     processes: tuple[GpuProcess, ...] = ()
     compute_capability: str | None = None
     mig: tuple[str, ...] | None = None
@@ -112,6 +124,9 @@ class Gpu(_Fact, frozen=True, kw_only=True):
     persistence: bool | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    vbios: str | None = None
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     compute_mode: str | None = None
@@ -145,12 +160,16 @@ class Cpus(_Fact, frozen=True, kw_only=True):
     """Memory nodes allowed (Mems_allowed_list)."""
     governor: str | None = None
     load1: float | None = None
+    quota: float | None = None
+    """CPUs' worth of time that the cgroup grants (cpu.max); None = no limit or unknown."""
 
 
 class PciDevice(_Fact, frozen=True, kw_only=True):
     address: str
     path: tuple[str, ...] = ()
-    """PCI addresses from the root bridge down to the device: two devices share a switch where they share a prefix."""
+    """From the host bridge down to the device itself: `pci0000:15`, `0000:15:01.0`, ..., its own address.
+
+    Two devices hang below one PCIe switch where they share more than the host bridge and the root port."""
     numa_node: int | None = None
     vendor: str = ""
     device: str = ""
@@ -350,7 +369,7 @@ class HostFacts(_Fact, frozen=True, kw_only=True):
     cpus: Cpus | None = None
     numa: tuple[NumaNode, ...] | None = None
     pci: tuple[PciDevice, ...] | None = None
-    """GPUs, NICs and NVMe only."""
+    """GPUs, NICs and NVMe, and the bridges on the way to them (class 0x0604...)."""
     network: Network | None = None
     rdma: tuple[RdmaPort, ...] | None = None
     names: Names | None = None
