@@ -94,10 +94,14 @@ class Binding(Frozen, frozen=True, kw_only=True):
     local_rank: int
     gpu: str | None = None
     """UUID of the GPU that `cuda:LOCAL_RANK` will be; None without a GPU."""
+    gpu_index: int | None = None
+    """NVML index of that GPU, as nvidia-smi counts."""
     cpus: tuple[int, ...] = ()
     """CPUs of the rank, sorted; empty means not bound."""
     memory_node: int | None = None
-    """NUMA node preferred for memory; None means not set."""
+    """NUMA node that memory comes from; None means none is named."""
+    memory: Literal["", "preferred", "strict", "local"] = ""
+    """How: numactl's --preferred, --membind or --localalloc; empty means that the policy is left alone."""
     nics: tuple[str, ...] = ()
     """RDMA devices nearest to the GPU, best first."""
     why: str = ""

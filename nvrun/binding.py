@@ -1,0 +1,339 @@
+"""Where each rank is put: its GPU, its CPUs, its memory node. Pure; `nvrun.numactl` writes the command."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from nvrun.errors import UsageError
+from nvrun.facts import Gpu, HostFacts
+from nvrun.model import Binding, Finding, Frozen, Severity
+from nvrun.topology.cpus import CpuLayout, format_cpulist, layout, parse_cpulist, share, spare_nodes
+from nvrun.topology.devices import Device, visible
+
+Mode: TypeAlias = Literal["none", "node", "socket", "exclusive"]
+"""node: the CPUs of the GPU's NUMA node, shared out among its ranks. exclusive: the same, and an error where a rank
+would get no core of its own. socket: all CPUs of the GPU's socket, which its ranks have in common. none: not bound."""
+Memory: TypeAlias = Literal["preferred", "strict", "local"]
+"""numactl's --preferred (falls back to other nodes when full), --membind (does not), --localalloc."""
+
+_FEWEST_CORES = 2
+"""Cores that a rank needs of its own: NCCL's proxy threads inherit the rank's mask (NCCL init.cc), and on one core
+they take turns with Python. Ranks that would get less share their node's CPUs instead."""
+
+
+class Bound(Frozen, frozen=True, kw_only=True):
+    """The bindings of one host's ranks, in the order of local ranks, and what is to be said about them."""
+
+    bindings: tuple[Binding, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+class Row(Frozen, frozen=True, kw_only=True):
+    """One line of a binding file."""
+
+    line: int
+    cpus: tuple[int, ...]
+    memory_node: int | None = None
+
+
+def bind(
+    facts: HostFacts,
+    *,
+    local_ranks: int,
+    env: Mapping[str, str] | None = None,
+    mode: Mode = "node",
+    memory: Memory = "preferred",
+    table: Mapping[int, Row] | None = None,
+    virtual_local_rank: bool = False,
+    nics: Mapping[str, Sequence[str]] | None = None,
+) -> Bound:
+    """Bindings of the ranks 0 to `local_ranks` - 1 of one host.
+
+    `env` is the environment that the ranks will have there (default: that of the facts). `table` is a binding file
+    (`read_table`) and takes the place of `mode`. `nics` gives the RDMA devices of a GPU's UUID, nearest first.
+    """
+    env = (facts.env or {}) if env is None else env
+    seen = visible(facts.gpus or (), env, host=facts.host, one_per_rank=virtual_local_rank)
+    findings = list(seen.findings)
+    devices = [seen.devices[rank] if rank < len(seen.devices) else None for rank in range(local_ranks)]
+    if seen.devices and local_ranks > len(seen.devices):
+        findings.append(_more_ranks_than_gpus(facts.host, local_ranks, len(seen.devices)))
+    cpus = layout(facts)
+    if table is not None:
+        places, said = _from_table(facts.host, table, local_ranks, cpus)
+    elif mode == "none":
+        places, said = [_Place(why="--bind none")] * local_ranks, []
+    elif cpus is None:
+        why = facts.missing.get("cpus") or facts.missing.get("numa") or "CPUs, cpuset or NUMA nodes could not be read"
+        places, said = [_Place(why=f"not bound: {why}")] * local_ranks, []
+    elif facts.gpus is None and facts.gpus_on_pci != ():
+        why = facts.missing.get("gpus", "the GPUs could not be read")
+        places, said = [_Place(why=f"not bound: {why}")] * local_ranks, []
+    elif not seen.devices:
+        places, said = _spread(cpus, local_ranks), []
+    else:
+        places, said = _beside_gpus(facts, cpus, devices, mode)
+    findings += said
+    if cpus is not None:
+        places, said = _with_memory(facts.host, places, cpus, memory)
+        findings += said
+    bindings = []
+    for rank, (device, place) in enumerate(zip(devices, places, strict=True)):
+        gpu = device.gpu if device else None
+        bindings.append(
+            Binding(
+                local_rank=rank,
+                gpu=device.uuid if device else None,
+                gpu_index=gpu.index if gpu else None,
+                cpus=place.cpus,
+                memory_node=place.memory_node,
+                memory=memory if place.memory_node is not None or (place.cpus and memory == "local") else "",
+                nics=tuple((nics or {}).get(gpu.uuid, ())) if gpu else (),
+                why=place.why,
+            )
+        )
+    return Bound(bindings=tuple(bindings), findings=tuple(findings))
+
+
+class _Place(Frozen, frozen=True, kw_only=True):
+    cpus: tuple[int, ...] = ()
+    memory_node: int | None = None
+    why: str
+
+
+class _Home(Frozen, frozen=True, kw_only=True):
+    """The node whose CPUs a rank gets: that of its GPU, or the nearest that has some."""
+
+    node: int
+    gpu_node: int
+    why: str
+
+
+def _beside_gpus(
+    facts: HostFacts, cpus: CpuLayout, devices: Sequence[Device | None], mode: Mode
+) -> tuple[list[_Place], list[Finding]]:
+    homes: dict[int, _Home] = {}
+    places: dict[int, _Place] = {}
+    findings: list[Finding] = []
+    for rank, device in enumerate(devices):
+        found = _home(device, cpus)
+        if isinstance(found, str):
+            places[rank] = _Place(why=f"not bound: {found}")
+        else:
+            homes[rank] = found
+    for nodes, ranks in _groups(facts, cpus, homes, mode).items():
+        cores = cpus.interleaved(nodes)
+        if mode == "exclusive" and len(cores) < len(ranks):
+            findings.append(_too_few_cores(facts.host, nodes, len(cores), len(ranks)))
+        enough = len(cores) // len(ranks) >= (1 if mode == "exclusive" else _FEWEST_CORES)
+        apart = len(ranks) > 1 and mode != "socket" and enough
+        shares = share(cores, len(ranks)) if apart else [cpus.cpus(nodes)] * len(ranks)
+        how = _how(nodes, len(ranks), len(cores), apart, mode)
+        for rank, part in zip(ranks, shares, strict=True):
+            places[rank] = _Place(cpus=part, memory_node=homes[rank].node, why="; ".join([homes[rank].why, *how]))
+    return [places[rank] for rank in range(len(devices))], findings + list(_remarks(facts, cpus, devices, homes))
+
+
+def _home(device: Device | None, cpus: CpuLayout) -> _Home | str:
+    """Where a rank belongs, or why that is not known."""
+    if device is None:
+        return "no GPU is left for this rank"
+    if device.gpu is None:
+        return device.why
+    name = f"GPU {device.gpu.index}{f' ({device.uuid})' if device.is_mig else ''}"
+    node = device.gpu.numa_node
+    if node is None:
+        return f"the NUMA node of {name} is not known (the kernel says -1)"
+    if cpus.cores.get(node):
+        return _Home(node=node, gpu_node=node, why=f"{name} is on NUMA node {node}")
+    lacking = "has no CPU that this job may use" if node in cpus.cores else "is not online"
+    nearest = cpus.nearest(node)
+    if not nearest:
+        return f"{name} is on NUMA node {node}, which {lacking}, and no distance to another is known"
+    why = f"{name} is on NUMA node {node}, which {lacking}: nearest node {nearest[0]} instead"
+    return _Home(node=nearest[0], gpu_node=node, why=why)
+
+
+def _groups(
+    facts: HostFacts, cpus: CpuLayout, homes: Mapping[int, _Home], mode: Mode
+) -> Mapping[tuple[int, ...], list[int]]:
+    """The nodes that ranks share -> those ranks. No two groups have a node in common."""
+    ranks = Counter(home.node for home in homes.values())
+    taken = {gpu.numa_node for gpu in facts.gpus or () if gpu.numa_node is not None}
+    spare = {} if mode == "socket" else spare_nodes(cpus, ranks, taken)
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank, home in homes.items():
+        nodes = cpus.socket(home.node) if mode == "socket" else (home.node, *spare.get(home.node, ()))
+        groups[nodes].append(rank)
+    return groups
+
+
+def _how(nodes: Sequence[int], ranks: int, cores: int, apart: bool, mode: Mode) -> Iterator[str]:
+    """How the CPUs of these nodes come to a rank, in words."""
+    if mode == "socket":
+        yield f"all CPUs of its socket (NUMA node {format_cpulist(nodes)})"
+    elif len(nodes) > 1:
+        yield f"widened to node {format_cpulist(nodes[1:])} of the same socket, which has no GPU"
+    if apart:
+        yield f"{cores} cores shared out among {ranks} ranks"
+    elif ranks > 1 and mode != "socket":
+        yield f"{cores} cores are too few for {_FEWEST_CORES} a rank: {ranks} ranks have them in common"
+
+
+def _spread(cpus: CpuLayout, ranks: int) -> list[_Place]:
+    """Ranks without GPUs: over the NUMA nodes, so that each keeps its memory near; not at all on one node."""
+    if len(cpus.nodes) < 2:
+        return [_Place(why="not bound: no GPU, and the CPUs are all on one NUMA node")] * ranks
+    if ranks == 1:
+        return [_Place(why="not bound: no GPU, and the only rank may use all CPUs")]
+    cores = [core for node in cpus.nodes for core in cpus.cores[node]]
+    if len(cores) < ranks:
+        return [_Place(why=f"not bound: no GPU, and {ranks} ranks have only {len(cores)} cores")] * ranks
+    node_of = {cpu: node for node in cpus.nodes for core in cpus.cores[node] for cpu in core}
+    places = []
+    for part in share(cores, ranks):
+        nodes = sorted({node_of[cpu] for cpu in part})
+        why = f"no GPU; {len(cores)} cores of {len(cpus.nodes)} NUMA nodes are shared out among {ranks} ranks"
+        places.append(_Place(cpus=part, memory_node=nodes[0] if len(nodes) == 1 else None, why=why))
+    return places
+
+
+def _with_memory(
+    host: str, places: Sequence[_Place], cpus: CpuLayout, memory: Memory
+) -> tuple[list[_Place], list[Finding]]:
+    """Places whose memory node is one that the job may allocate on."""
+    result = []
+    refused: set[int] = set()
+    for place in places:
+        node = place.memory_node
+        if memory == "local" or (node is not None and node not in cpus.memory):
+            why = place.why if memory == "local" else f"{place.why}; no memory of node {node} may be used"
+            refused |= {node} if node is not None and memory == "strict" else set()
+            place = _Place(cpus=place.cpus, why=why)
+        result.append(place)
+    return result, [_memory_refused(host, node) for node in sorted(refused)]
+
+
+def read_table(text: str, path: str) -> Mapping[int, Row]:
+    """A binding file: `LOCAL_RANK CPULIST [MEMORY_NODE]` a line, `#` begins a comment. UsageError names the line."""
+    rows: dict[int, Row] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        expected = f"{path}:{number}: expected LOCAL_RANK CPULIST [MEMORY_NODE], such as `0 0-15,64-79 0`"
+        try:
+            rank, cpus = int(words[0]), parse_cpulist(words[1])
+            node = int(words[2]) if len(words) > 2 else None
+        except (ValueError, IndexError) as error:
+            raise UsageError(f"{expected}; {error}" if len(words) > 1 else expected) from None
+        if len(words) > 3 or not cpus or rank < 0 or (node is not None and node < 0):
+            raise UsageError(expected)
+        if rank in rows:
+            raise UsageError(f"{path}:{number}: local rank {rank} is already given in line {rows[rank].line}")
+        rows[rank] = Row(line=number, cpus=cpus, memory_node=node)
+    if not rows:
+        raise UsageError(f"{path}: no line gives a local rank; expected LOCAL_RANK CPULIST [MEMORY_NODE]")
+    return rows
+
+
+def _from_table(
+    host: str, table: Mapping[int, Row], ranks: int, cpus: CpuLayout | None
+) -> tuple[list[_Place], list[Finding]]:
+    places: list[_Place] = []
+    findings: list[Finding] = []
+    for rank in range(ranks):
+        row = table.get(rank)
+        if row is None:
+            findings.append(_table_error(host, rank, f"the binding file has no line for local rank {rank}"))
+            places.append(_Place(why="not bound: no line in the binding file"))
+            continue
+        outside = set(row.cpus) - set(cpus.cpus(cpus.nodes)) if cpus else set()
+        if outside:
+            message = f"line {row.line} of the binding file gives CPUs {format_cpulist(outside)}, not allowed here"
+            findings.append(_table_error(host, rank, message))
+        places.append(_Place(cpus=row.cpus, memory_node=row.memory_node, why=f"binding file, line {row.line}"))
+    return places, findings
+
+
+def _remarks(
+    facts: HostFacts,
+    cpus: CpuLayout,
+    devices: Sequence[Device | None],
+    homes: Mapping[int, _Home],
+) -> Iterator[Finding]:
+    unknown = [d.gpu for d in devices if d is not None and d.gpu is not None and d.gpu.numa_node is None]
+    if unknown and len(cpus.nodes) > 1:
+        yield _numa_unknown(facts.host, unknown)
+    for node in sorted({home.gpu_node for home in homes.values() if home.gpu_node != home.node}):
+        yield Finding(
+            code="gpu-node-without-cpus",
+            severity=Severity.WARNING,
+            host=facts.host,
+            subject=f"NUMA node {node}",
+            observed=f"CPUs {format_cpulist(cpus.cpus(cpus.nodes))} allowed",
+            message=f"no CPU beside the GPUs of NUMA node {node} may be used: their ranks run on another node",
+            remedy="ask for CPUs beside the GPUs (Slurm: --gres-flags=enforce-binding), or widen the cpuset",
+        )
+
+
+def _numa_unknown(host: str, gpus: Sequence[Gpu]) -> Finding:
+    return Finding(
+        code="gpu-node-unknown",
+        severity=Severity.WARNING,
+        host=host,
+        subject=f"GPU {format_cpulist(gpu.index for gpu in gpus)}",
+        observed="numa_node -1",
+        message="the kernel does not say which NUMA node these GPUs are on: their ranks are not bound",
+        remedy="expose the NUMA topology to the virtual machine, or give the CPUs with --bind FILE",
+    )
+
+
+def _more_ranks_than_gpus(host: str, ranks: int, gpus: int) -> Finding:
+    return Finding(
+        code="more-ranks-than-gpus",
+        severity=Severity.ERROR,
+        host=host,
+        subject=f"local rank {format_cpulist(range(gpus, ranks))}",
+        observed=f"{ranks} ranks",
+        expected=f"at most {gpus}, the GPUs visible there",
+        message=f"{ranks} ranks, but cuda:{gpus} does not exist: {gpus} GPUs are visible",
+        remedy=f"--nproc-per-node {gpus}; if ranks share GPUs on purpose or use none, --waive more-ranks-than-gpus",
+    )
+
+
+def _too_few_cores(host: str, nodes: Sequence[int], cores: int, ranks: int) -> Finding:
+    return Finding(
+        code="too-few-cores",
+        severity=Severity.ERROR,
+        host=host,
+        subject=f"NUMA node {format_cpulist(nodes)}",
+        observed=f"{cores} cores",
+        expected=f"{ranks}, one for each rank",
+        message=f"--bind exclusive: {ranks} ranks want a core each, NUMA node {format_cpulist(nodes)} has {cores}",
+        remedy="--bind node lets ranks share cores; or ask the scheduler for more CPUs a task",
+    )
+
+
+def _memory_refused(host: str, node: int) -> Finding:
+    return Finding(
+        code="memory-node-refused",
+        severity=Severity.ERROR,
+        host=host,
+        subject=f"NUMA node {node}",
+        message=f"--bind-memory strict: NUMA node {node} has no memory that this job may use",
+        remedy="--bind-memory preferred, or widen the cpuset's memory nodes",
+    )
+
+
+def _table_error(host: str, rank: int, message: str) -> Finding:
+    return Finding(
+        code="bind-file-wrong",
+        severity=Severity.ERROR,
+        host=host,
+        subject=f"local rank {rank}",
+        message=message,
+        remedy="correct the file, or use --bind node",
+    )
