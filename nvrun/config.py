@@ -1,0 +1,222 @@
+"""Flags, NVRUN_*, nvrun.yaml and the user's config folder, in layers -> `Invocation`.
+
+    invocation = config.load(argv, os.environ)        # reads the files: the only effect here
+    invocation = config.parse(argv, environ, files)   # the same, pure: files as text
+    invocation.options.grace                          # nvrun's own settings (options.py)
+    invocation.torchrun.nproc_per_node                # torchrun's (torchrun.py), with .program and .arguments
+    invocation.source("grace")                        # `--grace`, `NVRUN_GRACE`, `nvrun.yaml:3` or `default`
+    invocation.help, .version, .notices               # None, "short" or "all"; bool; lines to show
+
+Later wins: defaults < ~/.config/nvrun/nvrun.yaml < ./nvrun.yaml or --config FILE < NVRUN_* < flags. A setting that may
+be given several times is replaced as a whole by a later layer; `env` is not: its variables are settings of their own
+and keep their source. A mistake is one UsageError naming the flag, variable or file:line, and what was expected.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shlex
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from nvrun.errors import UsageError
+from nvrun.options import BY_NAME, SETTINGS, EnvSetting, Options, Setting, assignment
+from nvrun.torchrun import BY_NAME as TORCHRUN
+from nvrun.torchrun import CommandLine, TorchrunArgs, nearest, split
+
+MAX_FILE = 1 << 20
+"""Bytes of a configuration file; a longer one is a mistake."""
+
+_HELP = {"-h": False, "--help": False, "--help-all": False, "--version": False, "--config": True}
+OWN: Mapping[str, bool] = {**_HELP, **{setting.flag: bool(setting.metavar) for setting in SETTINGS}}
+"""nvrun's flags -> whether they take a value, as `torchrun.split` wants them."""
+
+
+class ConfigText(NamedTuple):
+    """A configuration file as read."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One command line with everything that was layered under it."""
+
+    options: Options
+    torchrun: TorchrunArgs
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Field of `Options` -> who set it. Defaults are not listed."""
+    notices: tuple[str, ...] = ()
+    """What was left out of account, and why: one line each, to be shown."""
+    help: Literal["short", "all"] | None = None
+    version: bool = False
+    separated: bool = False
+    """`--` stood before the program, which is then no subcommand."""
+
+    def source(self, name: str) -> str:
+        return self.sources.get(name, "default")
+
+
+class _Given(NamedTuple):
+    setting: Setting
+    source: str
+    text: str
+    where: str
+    """How an error names it: the flag, the variable, `file:line: key`."""
+
+
+def parse(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    files: Sequence[ConfigText] = (),
+    *,
+    notices: Sequence[str] = (),
+) -> Invocation:
+    """The settings that hold for `argv` (without nvrun's own name). `files`: the weakest first."""
+    line = split(argv, OWN)
+    layers = [list(_from_file(file)) for file in files]
+    layers += [list(_from_environment(environ)), list(_from_line(line))]
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    variables: dict[str, EnvSetting] = {}
+    for layer in layers:
+        fresh: dict[str, list[object]] = {}
+        for given in layer:
+            value = _read(given, environ)
+            if given.setting.name == "env":
+                name, content = assignment(given.text)
+                variables[name] = EnvSetting(name, content, given.source)
+                value = tuple(variables.values())
+            elif given.setting.many:
+                fresh.setdefault(given.setting.field, []).append(value)
+                value = tuple(fresh[given.setting.field])
+            values[given.setting.field] = value
+            sources[given.setting.field] = given.source
+    asked = dict(line.own)
+    wants_help: Literal["short", "all"] | None = (
+        "all" if "--help-all" in asked or ("--help" in asked and line.program == "all") else None
+    )
+    if wants_help is None and ("--help" in asked or "-h" in asked):
+        wants_help = "short"
+    return Invocation(
+        options=Options(**values),  # type: ignore[arg-type]  # each reader gives its field's type; a test holds it
+        torchrun=TorchrunArgs.read(line, environ),
+        sources=sources,
+        notices=(*notices, *_misspelt(environ)),
+        help=wants_help,
+        version="--version" in asked,
+        separated=line.separated,
+    )
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str]) -> Invocation:
+    """`parse` with the files there are. The working directory's counts only where nobody else could have written it."""
+    folder = environ.get("XDG_CONFIG_HOME") or posixpath.join(environ.get("HOME", "/"), ".config")
+    named = dict(split(argv, OWN).own).get("--config") or environ.get("NVRUN_CONFIG")
+    files, notices = [], []
+    for path, chosen in ((f"{folder}/nvrun/nvrun.yaml", False), (named or "nvrun.yaml", bool(named))):
+        try:
+            with open(path, "rb") as opened:
+                status = os.fstat(opened.fileno())
+                data = opened.read(MAX_FILE + 1)
+        except FileNotFoundError:
+            if chosen:
+                raise UsageError(f"{path}: no such file (given by --config or NVRUN_CONFIG)") from None
+            continue
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+        if not chosen and (status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+            notices.append(f"{path} is ignored: it does not belong to you or root, or others can write it")
+            continue
+        files.append(ConfigText(path, _decode(path, data)))
+    return parse(argv, environ, files, notices=notices)
+
+
+def _decode(path: str, data: bytes) -> str:
+    if len(data) > MAX_FILE:
+        raise UsageError(f"{path}: longer than {MAX_FILE >> 20} MiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def _from_line(line: CommandLine) -> Iterator[_Given]:
+    for flag, text in line.own:
+        if flag not in _HELP:
+            setting = BY_NAME[flag[2:]]
+            yield _Given(setting, flag, "true" if text is None else text, flag)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    for setting in SETTINGS:
+        text = environ.get(setting.variable)
+        if text is None:
+            continue
+        try:
+            parts = shlex.split(text) if setting.many else [text]
+        except ValueError as error:
+            raise UsageError(f"{setting.variable}: expected shell words, got {text!r}: {error}") from None
+        for part in parts:
+            yield _Given(setting, setting.variable, part, setting.variable)
+
+
+def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
+    """Variables that look like a setting and are none. Others may be nvrun's own marks or a hook's."""
+    known = {setting.variable: setting for setting in SETTINGS}
+    for variable in environ:
+        if variable.startswith("NVRUN_") and variable not in known and variable != "NVRUN_CONFIG":
+            meant = nearest(variable[6:].lower(), [setting.name for setting in SETTINGS])
+            if meant:
+                yield f"{variable} is ignored: there is no such setting; did you mean {BY_NAME[meant].variable}?"
+
+
+def _from_file(file: ConfigText) -> Iterator[_Given]:
+    from nvrun.configfile import read  # imports yaml, which `nvrun --help` need not
+
+    for entry in read(file.path, file.text):
+        place = f"{file.path}:{entry.line}"
+        setting = BY_NAME.get(entry.key)
+        if setting is None:
+            raise UsageError(f"{place}: {entry.key}: {_no_such_key(entry.key)}")
+        for text in _texts(entry.value, setting, f"{place}: {entry.key}"):
+            if setting.file and not text.startswith(("/", "~/")):
+                text = posixpath.join(posixpath.dirname(file.path), text)
+            yield _Given(setting, place, text, f"{place}: {entry.key}")
+
+
+def _texts(value: str | list[str] | dict[str, str], setting: Setting, where: str) -> list[str]:
+    if isinstance(value, dict):
+        if setting.name != "env":
+            raise UsageError(f"{where}: expected a value, got a mapping")
+        return [f"{name}={text}" for name, text in value.items()]
+    if isinstance(value, str):
+        return [value]
+    if setting.name in ("hosts", "exclude"):
+        return [",".join(value)]
+    if not setting.many:
+        raise UsageError(f"{where}: expected one value, got a list")
+    return value
+
+
+def _no_such_key(key: str) -> str:
+    flag = TORCHRUN.get(key.replace("-", "_"))
+    if flag:
+        also = f" or as {flag.variable}" if flag.variable else ""
+        return f"a flag of torchrun: give it on the command line{also}"
+    near = nearest(key, [setting.name for setting in SETTINGS])
+    return "no such setting" + (f"; did you mean {near}?" if near else "")
+
+
+def _read(given: _Given, environ: Mapping[str, str]) -> object:
+    text = given.text
+    if given.setting.file and text.startswith("~/") and environ.get("HOME"):
+        text = posixpath.join(environ["HOME"], text[2:])
+    try:
+        return given.setting.read(text)
+    except ValueError as error:
+        raise UsageError(f"{given.where}: expected {error}, got {given.text!r}") from None

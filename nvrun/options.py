@@ -1,0 +1,262 @@
+"""nvrun's own settings: one declaration each, from which flags, nvrun.yaml keys, NVRUN_* and the help are made.
+
+A field `connect_timeout` of `Options` is the flag `--connect-timeout`, the key `connect-timeout` and the variable
+`NVRUN_CONNECT_TIMEOUT`. Its `Setting` says how its text is read. Pure; imports only what `nvrun --help` needs.
+"""
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple, get_type_hints
+
+Read = Callable[[str], object]
+"""Text -> value; ValueError saying what was expected."""
+
+
+class Setting(NamedTuple):
+    """How one setting is read and shown."""
+
+    group: str
+    read: Read
+    metavar: str
+    """What stands for the value in the help; empty for a switch."""
+    help: str
+    brief: bool = False
+    """On the first screen of the help."""
+    many: bool = False
+    """May be given several times; a later layer replaces all of an earlier one."""
+    file: bool = False
+    """A file on the launcher: `~/` is the home folder, and in a file a relative path starts at that file's folder."""
+    name: str = ""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name
+
+    @property
+    def variable(self) -> str:
+        return "NVRUN_" + self.name.replace("-", "_").upper()
+
+    @property
+    def field(self) -> str:
+        return field_of(self.name)
+
+
+def field_of(name: str) -> str:
+    """`connect-timeout` -> `connect_timeout`; `in` -> `in_`."""
+    return "in_" if name == "in" else name.replace("-", "_")
+
+
+def text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("a value")
+    return value
+
+
+def words(value: str) -> str:
+    """A command line in shell words, kept as text."""
+    try:
+        parts = shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"shell words ({str(error).lower()})") from None
+    if not parts:
+        raise ValueError("a command")
+    return value
+
+
+def switch(value: str) -> bool:
+    try:
+        return {
+            "1": True,
+            "true": True,
+            "yes": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "no": False,
+            "off": False,
+        }[value.lower()]
+    except KeyError:
+        raise ValueError("true or false") from None
+
+
+def whole(value: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
+        raise ValueError("a whole number from 1")
+    return int(value)
+
+
+def seconds(value: str) -> float:
+    """`90`, `90s`, `1.5m`, `2h` -> seconds."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh]?)", value.strip())
+    if not found:
+        raise ValueError("seconds, as 30, 90s, 5m or 1h")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def seconds_or_never(value: str) -> float:
+    if value == "never":
+        return math.inf
+    try:
+        return seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or never") from None
+
+
+def port_range(value: str) -> tuple[int, int]:
+    """`29500-29599` or `29500` -> first and last port, both included."""
+    found = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", value)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last <= 65535:
+        raise ValueError("FIRST-LAST with ports from 1 to 65535")
+    return first, last
+
+
+def ranks(value: str) -> tuple[int, ...] | Literal["all"]:
+    """`all`, or `0,4-7` -> ranks, sorted."""
+    if value == "all":
+        return "all"
+    chosen: set[int] = set()
+    for part in value.split(","):
+        found = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
+        if not found:
+            raise ValueError("all, or ranks as 0,4-7")
+        chosen.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return tuple(sorted(chosen))
+
+
+def assignment(value: str) -> tuple[str, str | None]:
+    """`NAME=VALUE` -> (name, value); `NAME` -> (name, None), copied from the launcher's environment."""
+    name, equals, content = value.partition("=")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in content:
+        raise ValueError("NAME or NAME=VALUE")
+    return name, content if equals else None
+
+
+def choice(*choices: str) -> Read:
+    def read(value: str) -> str:
+        if value not in choices:
+            raise ValueError("one of " + ", ".join(choices))
+        return value
+
+    return read
+
+
+class EnvSetting(NamedTuple):
+    """One variable that the user gave by `--env` or in nvrun.yaml."""
+
+    name: str
+    value: str | None
+    """None: copied from the launcher's environment."""
+    source: str
+    """`--env`, `NVRUN_ENV`, `nvrun.yaml:7`."""
+
+
+_HOSTS = "Hosts"
+_CHAIN = "How hosts are reached and what runs there"
+_CHECKS = "Checks"
+_NCCL = "Environment and binding"
+_JOB = "The running job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """nvrun's settings for one command. None: not given, the reader of the field decides."""
+
+    hosts: Annotated[
+        str | None,
+        Setting(_HOSTS, text, "LIST", "hosts of the job: a,b:4,user@c:2222,gpu[01-04] (b:4 = 4 ranks)", brief=True),
+    ] = None
+    hostfile: Annotated[
+        str | None,
+        Setting(_HOSTS, text, "FILE", "hosts from a file, one 'HOST slots=N' a line", brief=True, file=True),
+    ] = None
+    exclude: Annotated[str | None, Setting(_HOSTS, text, "LIST", "hosts to leave out", brief=True)] = None
+    nodes: Annotated[int | None, Setting(_HOSTS, whole, "N", "use N of the hosts, the rest are spares", brief=True)] = (
+        None
+    )
+
+    fleet: Annotated[
+        str | None,
+        Setting(_CHAIN, choice("local", "ssh", "srun"), "local|ssh|srun", "how hosts are reached", brief=True),
+    ] = None
+    rsh: Annotated[
+        str | None, Setting(_CHAIN, words, "CMD", "reach hosts by a command: 'kubectl exec -i {host} --'")
+    ] = None
+    ssh: Annotated[str, Setting(_CHAIN, choice("paramiko", "openssh"), "paramiko|openssh", "ssh implementation")] = (
+        "paramiko"
+    )
+    ssh_config: Annotated[str | None, Setting(_CHAIN, text, "FILE", "ssh_config in place of the user's", file=True)] = (
+        None
+    )
+    connect_timeout: Annotated[float, Setting(_CHAIN, seconds, "SECONDS", "give up on a silent host after (10)")] = 10.0
+    python: Annotated[str | None, Setting(_CHAIN, text, "PATH", "interpreter of the job on the hosts", brief=True)] = (
+        None
+    )
+    setup: Annotated[
+        str | None,
+        Setting(_CHAIN, text, "CMD|FILE", "sourced by bash on every host before anything else", brief=True),
+    ] = None
+    in_: Annotated[
+        str | None,
+        Setting(_CHAIN, words, "CMD", "run all of it inside: 'apptainer exec --nv x.sif'", brief=True),
+    ] = None
+    chdir: Annotated[str | None, Setting(_CHAIN, text, "DIR", "working directory on the hosts (the same as here)")] = (
+        None
+    )
+
+    check: Annotated[
+        str, Setting(_CHECKS, choice("off", "quick", "full", "deep"), "off|quick|full|deep", "how much", brief=True)
+    ] = "full"
+    waive: Annotated[
+        tuple[str, ...], Setting(_CHECKS, text, "CODE", "launch although this error was found", many=True)
+    ] = ()
+    force: Annotated[bool, Setting(_CHECKS, switch, "", "launch whatever was found")] = False
+
+    env: Annotated[
+        tuple[EnvSetting, ...],
+        Setting(_NCCL, assignment, "NAME[=VALUE]", "set a variable in every rank, or copy it", brief=True, many=True),
+    ] = ()
+    env_file: Annotated[
+        tuple[str, ...], Setting(_NCCL, text, "FILE", "variables from a file of NAME=VALUE", many=True, file=True)
+    ] = ()
+    preset: Annotated[
+        tuple[str, ...], Setting(_NCCL, text, "NAME|PATH", "apply an NCCL preset, or auto", brief=True, many=True)
+    ] = ()
+    bind: Annotated[
+        str | None,
+        Setting(_NCCL, text, "none|node|socket|exclusive|FILE", "which CPUs each rank gets"),
+    ] = None
+    hook: Annotated[
+        tuple[str, ...], Setting(_NCCL, text, "NAME|PATH", "run a hook around the job, or none", many=True)
+    ] = ()
+
+    console: Annotated[
+        tuple[int, ...] | Literal["all"] | None,
+        Setting(_JOB, ranks, "all|RANKS", "ranks shown here (all up to 16 ranks, above that rank 0)", brief=True),
+    ] = None
+    run_dir: Annotated[str | None, Setting(_JOB, text, "DIR", "where run folders go (nvrun-runs)", brief=True)] = None
+    grace: Annotated[float, Setting(_JOB, seconds, "SECONDS", "from SIGTERM to SIGKILL (30)", brief=True)] = 30.0
+    lost_after: Annotated[
+        float | None,
+        Setting(_JOB, seconds_or_never, "SECONDS|never", "a host ends its ranks when unheard for (300; srun 60)"),
+    ] = None
+    port_range: Annotated[
+        tuple[int, int], Setting(_JOB, port_range, "FIRST-LAST", "ports for the rendezvous (29500-29599)")
+    ] = (29500, 29599)
+    dry_run: Annotated[bool, Setting(_JOB, switch, "", "print what would run, as shell", brief=True)] = False
+    json: Annotated[bool, Setting(_JOB, switch, "", "print JSON")] = False
+
+
+def _declared() -> tuple[Setting, ...]:
+    hints: Mapping[str, object] = get_type_hints(Options, include_extras=True)
+    return tuple(
+        hint.__metadata__[0]._replace(name=field.rstrip("_").replace("_", "-"))  # type: ignore[attr-defined]
+        for field, hint in hints.items()
+    )
+
+
+SETTINGS: tuple[Setting, ...] = _declared()
+BY_NAME = {setting.name: setting for setting in SETTINGS}
