@@ -1,0 +1,40 @@
+"""Fixtures that several families of tests share: clusters made by tests/lab."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests.lab` is found whichever way pytest was started
+
+from tests.lab.lab import Lab, why_not
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> None:
+    """Skips, with the reason, where the lab cannot be made."""
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def lab(namespaces: None) -> Iterator[Lab]:
+    """Three healthy hosts a, b, c. Shared: leave it as it was."""
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture
+def make_lab(namespaces: None) -> Iterator[Callable[..., Lab]]:
+    """Special clusters: `make_lab(["a", "b"], ipv6=True)`; ended with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments: Any, **options: Any) -> Lab:
+            return stack.enter_context(Lab(*arguments, **options))
+
+        yield make

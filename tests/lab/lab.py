@@ -1,0 +1,306 @@
+"""Hosts in network namespaces on this machine: each with its own name, address, /etc/hosts and sshd.
+
+    with Lab(["a", "b", "c"]) as lab:
+        lab.run(["ssh", "b", "hostname"]).stdout    # from the launcher, as a user of the cluster would
+        lab.exec("b", ["hostname"]).stdout          # on host b itself, without ssh
+
+Everything lives in one tree of namespaces whose first process is `inside.py`: when it ends, or whoever started it is
+killed, nothing is left. All of /run, the homes and the accounts are the lab's own; the rest of the file system is the
+machine's, so that the checkout and its interpreter are found at the same path on every host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from .processes import Process, child_of, processes
+
+Argv: TypeAlias = Sequence[str | Path]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LAUNCHER = "launcher"
+"""The place where users sit: on the hosts' network, without an sshd."""
+USER = "ada"
+"""The ordinary user."""
+UID = 4711
+HOMES = {"root": "/root", USER: f"/run/home/{USER}"}
+NAMESPACES = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+TOOLS = ("unshare", "nsenter", "setpriv", "mount", "ip", "sshd", "ssh", "ssh-keygen")
+
+SSHD_CONFIG = """\
+AuthorizedKeysFile /run/lab/id_ed25519.pub
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin prohibit-password
+PrintMotd no
+UseDNS no
+Subsystem sftp internal-sftp
+"""
+
+RSH = """\
+#!/bin/sh
+# rsh HOST COMMAND...: the command on that host with an environment of its own, as `kubectl exec` would run it
+target=/proc/$(cat "/run/lab/$1/pid")
+shift
+exec nsenter --net="$target/ns/net" --uts="$target/ns/uts" --mount="$target/ns/mnt" \\
+    --pid="$target/ns/pid_for_children" env -i HOME=/root USER=root LANG=C.UTF-8 PATH="$PATH" "$@"
+"""
+
+
+class Running(subprocess.Popen[str]):
+    """A command in the lab. `pid` is that of the nsenter which waits for it; signals go to the command itself."""
+
+    @property
+    def target(self) -> int:
+        """The command's own pid, as this machine sees it. ProcessLookupError when it has ended."""
+        while self.poll() is None:
+            if pid := child_of(self.pid):
+                return pid
+            time.sleep(0.002)
+        raise ProcessLookupError("the command has ended")
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.target, sig)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@dataclasses.dataclass
+class Lab:
+    """A cluster. Start it with `with` or `start()` and `close()`."""
+
+    hosts: Sequence[str] = ("a", "b", "c")
+    ipv6: bool = False
+    """The hosts have IPv6 addresses only (but for the loopback)."""
+    split: bool = False
+    """No shared file system: each host has its own /tmp, /dev/shm and homes."""
+    own_pids: bool = False
+    """Each host has its own pid namespace."""
+    private: Sequence[str] = ()
+    """More (existing) directories that each host has for itself, empty at first. The launcher keeps the machine's."""
+    behind: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Host -> bastion: the launcher reaches the host only by way of the bastion (ProxyJump)."""
+
+    rsh = "/run/lab/rsh {host}"
+    """For `--rsh`: runs a command on a host without ssh. Root only."""
+
+    # ------------------------------------------------------------------------------------------- life
+
+    def __enter__(self) -> Lab:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """All hosts are up and accept ssh afterwards. RuntimeError with the tools' own words when that fails."""
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in close())
+        self._tree = subprocess.Popen(
+            [*NAMESPACES, sys.executable, "-I", "-S", str(Path(__file__).with_name("inside.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            start_new_session=True,
+            cwd="/",
+            env=base_environment("root"),
+        )
+        assert self._tree.stdin is not None
+        assert self._tree.stdout is not None
+        self._tree.stdin.write(json.dumps(self._spec()) + "\n")
+        self._tree.stdin.flush()
+        if self._tree.stdout.readline() != "ready\n":
+            self._log.seek(0)
+            said = self._log.read()
+            self.close()
+            raise RuntimeError(f"the lab did not start:\n{said}")
+        self._holders = self._find_holders()
+        for host, bastion in self.behind.items():
+            self._hide(host, bastion)
+
+    def close(self) -> None:
+        """Nothing of the lab is left afterwards."""
+        assert self._tree.stdin is not None
+        self._tree.stdin.close()  # the first process ends with it, and is gone only after all others
+        try:
+            self._tree.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._tree.kill()
+            self._tree.wait()
+        for stream in (self._tree.stdout, self._log):
+            if stream is not None:
+                stream.close()
+
+    @property
+    def tree(self) -> int:
+        """The pid of the lab's outermost process: killing it ends the lab."""
+        return self._tree.pid
+
+    # --------------------------------------------------------------------------------------- commands
+
+    def popen(
+        self,
+        argv: Argv,
+        *,
+        place: str = LAUNCHER,
+        user: str = "root",
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        **options: Any,
+    ) -> Running:
+        """Start a command, by default on the launcher in the user's home, with a small clean environment plus `env`."""
+        become = [] if user == "root" else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+        command = [*self._enter(place), *become, "env", f"--chdir={cwd or HOMES[user]}", *map(str, argv)]
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        environment = base_environment(user) | dict(env or {})
+        return Running(command, env=environment, text=True, errors="replace", **options)
+
+    def run(
+        self, argv: Argv, *, timeout: float = 30, input: str | None = None, check: bool = False, **where: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; `where` as for `popen`. subprocess.TimeoutExpired after `timeout` seconds."""
+        if input is not None:
+            where["stdin"] = subprocess.PIPE
+        with self.popen(argv, **where) as running:
+            try:
+                stdout, stderr = running.communicate(input, timeout=timeout)
+            except BaseException:
+                running.kill()
+                raise
+        completed = subprocess.CompletedProcess(list(argv), running.returncode, stdout, stderr)
+        if check and completed.returncode:
+            raise RuntimeError(f"{shlex.join(map(str, argv))}: exit {completed.returncode}\n{stdout}{stderr}")
+        return completed
+
+    def exec(self, host: str, argv: Argv, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command on the host itself, without ssh."""
+        return self.run(argv, place=host, **options)
+
+    def start_sshd(self, host: str, *options: str, prefix: Argv = ()) -> None:
+        """Start the host's sshd (it goes into the background)."""
+        self.exec(host, [*prefix, *sshd_command(host), *options], check=True)
+
+    def nft(self, host: str, script: str) -> None:
+        """Load firewall rules on a host."""
+        self.exec(host, ["nft", "-f", "-"], input=script, check=True)
+
+    # ---------------------------------------------------------------------------------------- looking
+
+    def address(self, place: str) -> str:
+        """The place's numeric address."""
+        number = 0xFFFF if place == LAUNCHER else list(self.hosts).index(place) + 1
+        if self.ipv6:
+            return f"fd77::{number:x}"
+        return "10.77.255.1" if place == LAUNCHER else f"10.77.{number // 250}.{number % 250 + 1}"
+
+    def home(self, user: str = "root") -> str:
+        """The user's home, as a path in the lab."""
+        return HOMES[user]
+
+    def path(self, place: str, inside: str | Path) -> Path:
+        """A path of that place, as this process can open it."""
+        return Path(f"/proc/{self._holders[place]}/root{inside}")
+
+    def processes(self, place: str, mark: str = "") -> tuple[Process, ...]:
+        """The living processes of a place that carry the mark, but for those that make the lab itself."""
+        net = Path(f"/proc/{self._holders[place]}/ns/net").readlink()
+        return tuple(p for p in processes() if p.net == net and not is_furniture(p) and p.carries(mark))
+
+    def pids(self, place: str, mark: str = "") -> tuple[int, ...]:
+        return tuple(process.pid for process in self.processes(place, mark))
+
+    # ------------------------------------------------------------------------------------ how it is made
+
+    def _spec(self) -> dict[str, Any]:
+        places = [LAUNCHER, *self.hosts]
+        own = ["/tmp", "/dev/shm", *HOMES.values()] if self.split else []
+        names = "".join(f"{self.address(name)} {name}\n" for name in places)
+        return {
+            "user": USER,
+            "uid": UID,
+            "user_home": HOMES[USER],
+            "needed": sorted({str(Path(p).resolve()) for p in (REPOSITORY, sys.prefix, sys.base_prefix)}),
+            "etc_hosts": f"127.0.0.1 localhost\n::1 localhost\n{names}",
+            "scripts": {"rsh": RSH},
+            "sshd_config": SSHD_CONFIG,
+            "ssh_config": "".join(f"Host {host}\n    ProxyJump {jump}\n" for host, jump in self.behind.items()),
+            "gateway": "fd77::fffe" if self.ipv6 else "10.77.255.254",
+            "prefix": 64 if self.ipv6 else 16,
+            "places": [
+                {
+                    "name": name,
+                    "port": f"port{number}",
+                    "address": self.address(name),
+                    "daemon": "" if name == LAUNCHER else shlex.join(sshd_command(name)),
+                    "own_pids": self.own_pids and name != LAUNCHER,
+                    "private": [] if name == LAUNCHER else [*own, *self.private],
+                }
+                for number, name in enumerate(places)
+            ],
+        }
+
+    def _find_holders(self) -> dict[str, int]:
+        """Place -> pid of the process that holds its namespaces."""
+        first = child_of(self._tree.pid)
+        return {p.environ["NAME"]: p.pid for p in processes() if p.parent == first and "NAME" in p.environ}
+
+    def _enter(self, place: str) -> list[str]:
+        target = f"/proc/{self._holders[place]}/ns"
+        kinds = {"net": "net", "uts": "uts", "mount": "mnt", "pid": "pid_for_children"}
+        return ["nsenter", *(f"--{kind}={target}/{file}" for kind, file in kinds.items()), "--"]
+
+    def _hide(self, host: str, bastion: str) -> None:
+        """Nothing from the launcher arrives at the host."""
+        family = "ip6" if self.ipv6 else "ip"
+        rule = f"{family} saddr {self.address(LAUNCHER)} drop"
+        self.nft(host, f"table inet bastion {{\n chain in {{\n type filter hook input priority -300; {rule}\n }}\n}}")
+
+
+def is_furniture(process: Process) -> bool:
+    """The process makes the lab itself: a holder of namespaces or a listening sshd."""
+    return "OWN_PIDS" in process.environ or "[listener]" in process.argv[0]
+
+
+def sshd_command(host: str) -> list[str]:
+    state = f"/run/lab/{host}"
+    files = ["-f", "/run/lab/sshd_config", "-h", f"{state}/host_key", "-E", f"{state}/sshd.log"]
+    return ["/usr/sbin/sshd", *files, "-o", f"PidFile={state}/sshd.pid"]
+
+
+def base_environment(user: str) -> dict[str, str]:
+    return {"HOME": HOMES[user], "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "LANG": "C.UTF-8", "PATH": PATH}
+
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def why_not() -> str | None:
+    """Why a lab cannot be made here, or None."""
+    if os.geteuid() != 0:
+        return "the lab needs root (network namespaces)"
+    if absent := [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]:
+        return f"the lab needs {', '.join(absent)} (Debian: openssh-server iproute2 nftables)"
+    probe = subprocess.run(
+        ["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True, check=False
+    )
+    return f"no namespaces here: {probe.stderr.strip()}" if probe.returncode else None
