@@ -205,6 +205,8 @@ class Interface(_Fact, frozen=True, kw_only=True):
     rps_cpus: str | None = None
     errors: Mapping[str, int] = {}
     """rx_errors, rx_dropped, tx_errors, tx_dropped ... from sysfs statistics."""
+    carrier_changes: int | None = None
+    """How often the link went up or down since the interface exists."""
 
 
 class Gid(_Fact, frozen=True, kw_only=True):
@@ -242,6 +244,8 @@ class RdmaPort(_Fact, frozen=True, kw_only=True):
     """/dev/infiniband/uverbsN of the device."""
     uverbs_openable: bool | None = None
     is_vf: bool | None = None
+    traffic_class: int | None = None
+    """The port's forced RoCE traffic class (MLNX_OFED's tc/N/traffic_class); None = not forced."""
 
 
 class Route(_Fact, frozen=True, kw_only=True):
