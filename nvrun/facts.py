@@ -277,6 +277,8 @@ class Names(_Fact, frozen=True, kw_only=True):
     resolve_error: str | None = None
     peers: Mapping[str, tuple[str, ...]] = {}
     """Name of another host of the job -> addresses it resolves to there; () = does not resolve."""
+    peer_errors: Mapping[str, str] = {}
+    """Name -> why it has no address there: the resolver's words, or `no answer in 3 s`."""
     localhost_ok: bool | None = None
 
 
