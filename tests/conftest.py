@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests.lab` is found whichever way pytest was started
 
+from tests.lab import slurm
 from tests.lab.lab import Lab, why_not
 
 
@@ -26,6 +27,16 @@ def namespaces() -> None:
 def lab(namespaces: None) -> Iterator[Lab]:
     """Three healthy hosts a, b, c. Shared: leave it as it was."""
     with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def slurm_lab(namespaces: None) -> Iterator[Lab]:
+    """Three hosts a, b, c that are nodes of a Slurm of their own. Shared: leave it as it was, with no job in it."""
+    if reason := slurm.why_not():
+        pytest.skip(reason)
+    with Lab() as lab:
+        slurm.start(lab)
         yield lab
 
 

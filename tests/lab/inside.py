@@ -74,6 +74,9 @@ def make_file_system(spec: dict[str, Any]) -> None:
     # "*" is "no password"; "!" would be a locked account, which sshd refuses even with a key
     replace("shadow", f"root:*:19000::::::\nsshd:*:19000::::::\n{user}:*:19000::::::\n", mode=0o640)
     replace("nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files\n")
+    if Path("/etc/slurm").is_dir():  # empty here until somebody starts Slurm
+        (STATE / "slurm").mkdir()
+        mount("--bind", STATE / "slurm", "/etc/slurm")
     (STATE / "hosts").write_text(spec["etc_hosts"])
     replace("hosts", spec["etc_hosts"])
     for place in spec["places"]:

@@ -277,8 +277,9 @@ class Lab:
 
 
 def is_furniture(process: Process) -> bool:
-    """The process makes the lab itself: a holder of namespaces or a listening sshd."""
-    return "OWN_PIDS" in process.environ or "[listener]" in process.argv[0]
+    """The process makes the lab itself: a holder of namespaces, a listening sshd or a slurmd."""
+    program = process.argv[0]
+    return "OWN_PIDS" in process.environ or "[listener]" in program or Path(program).name == "slurmd"
 
 
 def sshd_command(host: str) -> list[str]:
