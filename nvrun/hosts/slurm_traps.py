@@ -1,0 +1,229 @@
+"""What goes wrong in Slurm job scripts, found from the environment and a few readings of this host. Pure.
+
+Sources: srun(1) (one CPU per task by default; --cpus-per-task is not inherited from sbatch since 22.05; --gpus-per-task
+implies binding; --export and SLURM_EXPORT_ENV), sbatch(1) (SLURM_RESTART_COUNT, SLURM_HET_SIZE), slurm.conf(5)
+(PropagateResourceLimitsExcept); NCCL issues 1066 and 1948 for what isolated GPUs cost.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+
+from nvrun.hosts.detect import Detected
+from nvrun.model import Finding, Frozen, Severity
+from nvrun.torchrun import TorchrunArgs
+
+
+class Seen(Frozen, frozen=True, kw_only=True):
+    """What this process sees of its host. None: not read, and the trap that needs it is not judged."""
+
+    hostname: str | None = None
+    cpus: int | None = None
+    """CPUs this process may use."""
+    gpus: int | None = None
+    """GPUs that can be opened here."""
+    pci_gpus: int | None = None
+    """GPUs on the PCI bus, whether Slurm gave them or not."""
+    memlock_bytes: int | None = None
+    """RLIMIT_MEMLOCK; -1 is unlimited."""
+    rdma: bool | None = None
+
+
+def traps(environ: Mapping[str, str], detected: Detected, torchrun: TorchrunArgs, seen: Seen) -> list[Finding]:
+    """The traps this job has stepped into; none outside of Slurm."""
+    if not environ.get("SLURM_JOB_ID"):
+        return []
+    return [
+        *_leftover(environ, detected, seen),
+        *_few_cpus(detected, seen),
+        *_isolated_gpus(environ, detected, seen),
+        *_no_gres(environ, detected, seen),
+        *_het_job(environ),
+        *_requeued(environ),
+        *_export_none(environ),
+        *_loopback_master(detected, torchrun),
+        *_rank_expanded_early(detected, torchrun),
+        *_memlock(seen),
+    ]
+
+
+def _leftover(environ: Mapping[str, str], detected: Detected, seen: Seen) -> Iterator[Finding]:
+    """SLURM_* of another job: a login shell or tmux that was started inside one."""
+    here = (seen.hostname or "").partition(".")[0]
+    names = {host.name.partition(".")[0] for host in detected.hosts}
+    # salloc leaves its shell on the machine it was typed on, which need not be a node of the job.
+    submitted_here = environ.get("SLURM_SUBMIT_HOST", "").partition(".")[0] == here
+    # Slurm's node name may differ from the host's (NodeHostname): SLURMD_NODENAME is what slurmd calls this node.
+    known = environ.get("SLURMD_NODENAME") in {host.name for host in detected.hosts}
+    if here and names and here not in names and not submitted_here and not known:
+        yield Finding(
+            code="slurm-variables-left-over",
+            severity=Severity.ERROR,
+            subject=f"job {environ['SLURM_JOB_ID']}",
+            message=f"SLURM_* describe job {environ['SLURM_JOB_ID']}, but {seen.hostname} is not one of its nodes",
+            observed=seen.hostname or "",
+            expected=" ".join(sorted(names)[:4]),
+            remedy="unset ${!SLURM_@}, or give --hosts",
+        )
+
+
+def _few_cpus(detected: Detected, seen: Seen) -> Iterator[Finding]:
+    """Fewer CPUs than GPUs, or one CPU: srun gives a task one CPU unless told otherwise."""
+    gpus = seen.gpus or detected.gpus_on_node or 0
+    of_node = max(detected.cpus_per_node, default=0)
+    if seen.cpus is None or (seen.cpus > 1 and seen.cpus >= gpus):
+        return
+    if detected.kind == "slurm step" and of_node > seen.cpus:
+        yield Finding(
+            code="slurm-one-cpu-per-task",
+            severity=Severity.ERROR,
+            message=f"this step may use {seen.cpus} of the job's {of_node} CPUs on this node",
+            observed=f"{seen.cpus} CPU{'s' * (seen.cpus > 1)}",
+            expected=f"{of_node} CPUs",
+            remedy=f"srun --cpus-per-task={of_node}: it is not taken over from sbatch",
+        )
+    elif gpus or detected.kind == "slurm step":
+        yield Finding(
+            code="slurm-few-cpus",
+            severity=Severity.WARNING,
+            message=f"the job has {seen.cpus} CPU{'s' * (seen.cpus > 1)} on this node for {max(gpus, 1)} ranks",
+            observed=f"{seen.cpus}",
+            expected=f"at least {max(gpus, 1) * 2}",
+            remedy="#SBATCH --cpus-per-task=N with one task a node, or --exclusive",
+        )
+
+
+def _isolated_gpus(environ: Mapping[str, str], detected: Detected, seen: Seen) -> Iterator[Finding]:
+    """A task that sees fewer GPUs than the job has here: ranks of other tasks cannot be reached by P2P."""
+    given = detected.gpus_on_node
+    asked = next(
+        (
+            f"{name}={environ[name]}"
+            for name in ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
+            if "none" not in environ.get(name, "none") and (name != "SLURM_TRES_PER_TASK" or "gpu" in environ[name])
+        ),
+        None,
+    )
+    if asked and given and seen.gpus is not None and seen.gpus < given:
+        yield Finding(
+            code="slurm-gpus-isolated",
+            severity=Severity.ERROR,
+            message=f"this task sees {seen.gpus} of the {given} GPUs that the job has on this node ({asked})",
+            observed=f"{seen.gpus} GPUs",
+            expected=f"{given} GPUs",
+            remedy="one task a node with --gpus-per-node=N or --gres=gpu:N, without --gpus-per-task and --gpu-bind",
+            evidence=(asked,),
+        )
+
+
+def _no_gres(environ: Mapping[str, str], detected: Detected, seen: Seen) -> Iterator[Finding]:
+    """A node with GPUs of which the job asked for none."""
+    names = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK")
+    none_files = environ.get("CUDA_VISIBLE_DEVICES") == "NoDevFiles"
+    if not none_files and (detected.gpus_on_node or not seen.pci_gpus or any(environ.get(name) for name in names)):
+        return
+    if none_files or seen.gpus == 0:
+        yield Finding(
+            code="slurm-no-gpus-asked",
+            severity=Severity.ERROR,
+            message="the job asked for no GPU, so Slurm hides those of this node",
+            observed="0 GPUs" + (", CUDA_VISIBLE_DEVICES=NoDevFiles" if none_files else ""),
+            remedy="#SBATCH --gres=gpu:N or --gpus-per-node=N",
+        )
+    elif seen.gpus:
+        yield Finding(
+            code="slurm-gpus-not-reserved",
+            severity=Severity.WARNING,
+            message=f"the job asked for no GPU, but all {seen.gpus} of this node can be opened: other jobs may use them",
+            remedy="#SBATCH --gres=gpu:N or --gpus-per-node=N",
+        )
+
+
+def _het_job(environ: Mapping[str, str]) -> Iterator[Finding]:
+    size = environ.get("SLURM_HET_SIZE") or environ.get("SLURM_PACK_SIZE") or "1"
+    if size != "1":
+        prefix = "SLURM_JOB_NODELIST_HET_GROUP_"
+        groups = tuple(f"{name}={environ[name]}" for name in sorted(environ) if name.startswith(prefix))
+        yield Finding(
+            code="slurm-het-job",
+            severity=Severity.WARNING,
+            message=f"a heterogeneous job of {size} groups: SLURM_JOB_NODELIST names the nodes of one group only",
+            remedy="give --hosts, or start nvrun under srun --het-group=...",
+            evidence=groups,
+        )
+
+
+def _requeued(environ: Mapping[str, str]) -> Iterator[Finding]:
+    count = environ.get("SLURM_RESTART_COUNT", "0")
+    if count != "0":
+        yield Finding(
+            code="slurm-requeued",
+            severity=Severity.INFO,
+            message=f"this job was requeued {count} times: its nodes and the time left may differ from the first try",
+            remedy="the script should resume from its checkpoint",
+        )
+
+
+def _export_none(environ: Mapping[str, str]) -> Iterator[Finding]:
+    export = environ.get("SLURM_EXPORT_ENV")
+    if export is not None and export.upper() in ("NONE", "NIL"):
+        yield Finding(
+            code="slurm-export-none",
+            severity=Severity.WARNING,
+            message="sbatch --export=NONE holds for every srun of the script too: steps get no environment",
+            observed=f"SLURM_EXPORT_ENV={export}",
+            remedy="unset SLURM_EXPORT_ENV in the script, or export SLURM_EXPORT_ENV=ALL",
+        )
+
+
+def _loopback_master(detected: Detected, torchrun: TorchrunArgs) -> Iterator[Finding]:
+    """`... || echo localhost`: every node then waits for itself."""
+    nodes = max(torchrun.nnodes[1], detected.nodes or 1 if detected.is_node else 1)
+    endpoint = torchrun.rdzv_endpoint or (torchrun.master_addr if torchrun.is_set("master_addr") else "")
+    address = endpoint or detected.master_addr or ""
+    if nodes > 1 and _is_loopback(address):
+        yield Finding(
+            code="slurm-master-is-loopback",
+            severity=Severity.ERROR,
+            message=f"{nodes} nodes are told to meet at {address}: each would find only itself",
+            observed=address,
+            expected=detected.hosts[0].name if detected.hosts else "the first node",
+            remedy="drop the address: nvrun takes the first node of the job, without scontrol",
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host = address[1:].partition("]")[0] if address.startswith("[") else address
+    host = host.partition(":")[0] if host.count(":") == 1 else host
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in ("localhost", "localhost.localdomain")
+
+
+def _rank_expanded_early(detected: Detected, torchrun: TorchrunArgs) -> Iterator[Finding]:
+    """`srun nvrun --node-rank $SLURM_NODEID` in a batch script: the shell of the first node expands it, to 0."""
+    rank = detected.node_rank
+    if detected.kind == "slurm step" and torchrun.is_set("node_rank") and rank not in (None, torchrun.node_rank):
+        yield Finding(
+            code="slurm-node-rank-expanded-early",
+            severity=Severity.ERROR,
+            message=f"{torchrun.origin['node_rank']} is {torchrun.node_rank} on the node whose SLURM_NODEID is {rank}",
+            observed=str(torchrun.node_rank),
+            expected=str(rank),
+            remedy="drop --node-rank; or srun bash -c 'nvrun --node-rank $SLURM_NODEID ...' in single quotes",
+        )
+
+
+def _memlock(seen: Seen) -> Iterator[Finding]:
+    """Slurm hands the limits of the login shell on to the job."""
+    if seen.rdma and seen.memlock_bytes is not None and 0 <= seen.memlock_bytes < 1 << 30:
+        yield Finding(
+            code="slurm-memlock-propagated",
+            severity=Severity.WARNING,
+            message="locked memory is limited as on the login node: RDMA cannot register its buffers",
+            observed=f"{seen.memlock_bytes >> 10} KiB",
+            expected="unlimited",
+            remedy="sbatch --propagate=NONE; for good: PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+        )
