@@ -33,7 +33,10 @@ class Software(_Fact, frozen=True, kw_only=True):
     """Version of the libnccl that will be loaded, `2.28.9`."""
     nccl_path: str | None = None
     nccl_from: str | None = None
-    """Why that file: `LD_PRELOAD`, `LD_LIBRARY_PATH`, `wheel`, `torch`, `ld.so.cache`, `system`."""
+    """Why that file: `LD_PRELOAD`, `LD_LIBRARY_PATH`, `wheel` or `torch` (torch's RPATH), `ld.so.cache`, `system`,
+    `built into torch`."""
+    nccl_version_from: str | None = None
+    """Where the version stands: `binary` (its own banner), `file name`, `wheel` (its metadata)."""
     nccl_net_plugins: tuple[str, ...] = ()
     """libnccl-net*.so that NCCL would find."""
     driver: str | None = None

@@ -1,0 +1,143 @@
+"""Calls that may block for ever, each in a forked child with a deadline, side by side.
+
+A child that cannot be killed (a dead file server, a wedged driver) is left alone and its answer is the time it had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any, Callable, NamedTuple
+
+
+class UnreadError(Exception):
+    """A fact cannot be read on this host; the message says why, in a few words."""
+
+
+class Call(NamedTuple):
+    """What to run, and the seconds it has."""
+
+    function: Callable[[], Any]
+    deadline: float
+
+
+class Answer(NamedTuple):
+    """`value` (what JSON holds), or why there is none; `seconds` it took."""
+
+    value: Any
+    error: str | None
+    seconds: float
+
+
+def ask(calls: Mapping[str, Call]) -> dict[str, Answer]:
+    """Runs all calls at once and answers within the longest deadline. To be called before threads are started."""
+    started = time.monotonic()
+    running = {}
+    for name, call in calls.items():
+        pid, pipe = _fork(call)
+        running[pipe] = (name, pid, call.deadline)
+    answers: dict[str, Answer] = {}
+    received: dict[int, list[bytes]] = {pipe: [] for pipe in running}
+    poll = select.poll()
+    for pipe in running:
+        poll.register(pipe, select.POLLIN)
+    while running:
+        now = time.monotonic() - started
+        for pipe in [pipe for pipe, (_, _, deadline) in running.items() if deadline <= now]:
+            name, pid, deadline = running.pop(pipe)
+            answers[name] = Answer(None, f"no answer in {deadline:g} s", now)
+            _drop(poll, pipe)
+            os.kill(pid, signal.SIGKILL)
+            _reap(pid, wait=False)
+        if not running:
+            break
+        patience = min(deadline for _, _, deadline in running.values()) - now
+        for pipe, _ in poll.poll(max(0, patience * 1000) + 1):
+            chunk = os.read(pipe, 1 << 16)
+            if chunk:
+                received[pipe].append(chunk)
+                continue
+            name, pid, _ = running.pop(pipe)
+            _drop(poll, pipe)
+            status = _reap(pid, wait=True)
+            answers[name] = _answer(b"".join(received[pipe]), status)
+    return answers
+
+
+def reason(error: BaseException) -> str:
+    """An exception in a few words: `/etc/x: Permission denied`."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, UnreadError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _fork(call: Call) -> tuple[int, int]:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return pid, read
+    try:
+        _leave_parent(write, call.deadline)
+        started = time.monotonic()
+        reply: dict[str, Any] = {}
+        try:
+            reply["value"] = call.function()
+        except Exception as error:  # noqa: BLE001 - whatever a reading raises is why the fact is missing
+            reply["error"] = reason(error)
+        reply["seconds"] = round(time.monotonic() - started, 4)
+        data = json.dumps(reply).encode()
+        while data:
+            data = data[os.write(write, data) :]
+    finally:
+        os._exit(0)
+
+
+def _leave_parent(write: int, deadline: float) -> None:
+    """Holds nothing of the parent's open, so that one that stays behind keeps no connection alive."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.alarm(int(deadline) + 2)  # also ends it where the parent is gone
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.closerange(3, write)
+    os.closerange(write + 1, 4096 if write < 4096 else write + 4096)
+
+
+def _answer(data: bytes, status: int | None) -> Answer:
+    try:
+        reply = json.loads(data)
+    except ValueError:
+        ended = f" ({_ended(status)})" if status is not None else ""
+        return Answer(None, f"the reading process died{ended}", 0.0)
+    return Answer(reply.get("value"), reply.get("error"), reply["seconds"])
+
+
+def _ended(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"signal {os.WTERMSIG(status)}"
+    return f"status {os.WEXITSTATUS(status)}"
+
+
+def _drop(poll: Any, pipe: int) -> None:
+    poll.unregister(pipe)
+    os.close(pipe)
+
+
+def _reap(pid: int, *, wait: bool) -> int | None:
+    """The wait status; None where somebody else reaped it or it does not end."""
+    with contextlib.suppress(ChildProcessError):
+        for _ in range(1 if wait else 10):
+            done, status = os.waitpid(pid, 0 if wait else os.WNOHANG)
+            if done:
+                return status
+            time.sleep(0.002)
+    return None

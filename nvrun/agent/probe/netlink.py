@@ -1,0 +1,85 @@
+"""Interfaces and addresses of this network namespace from the kernel's routing socket (rtnetlink(7)).
+
+/sys/class/net belongs to the namespace in which /sys was mounted, which need not be this one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+GETLINK, GETADDR = 18, 22
+REQUEST_DUMP = 0x301
+DONE, ERROR = 3, 2
+IFF_UP, IFF_RUNNING = 0x1, 0x40
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 10, 18
+IFLA_INFO_KIND = 1
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+SCOPES = {0: "global", 253: "link", 254: "host"}
+ARPHRD = {1: "ether", 32: "infiniband", 772: "loopback", 65534: "tun"}
+"""Hardware types of if_arp.h; what else there is comes as `arphrd N`."""
+
+
+def links() -> list[dict[str, Any]]:
+    """Name, index, up, mtu, mac, kind, master (name) of each interface."""
+    found = []
+    for body, attributes in _dump(GETLINK, struct.pack("=BxHiII", 0, 0, 0, 0, 0), 16):
+        _, hardware, index, flags, _ = struct.unpack("=BxHiII", body)
+        info = dict(_attributes(attributes.get(IFLA_LINKINFO, b"")))
+        kind = info.get(IFLA_INFO_KIND, b"").rstrip(b"\0").decode()
+        found.append(
+            {
+                "name": attributes[IFLA_IFNAME].rstrip(b"\0").decode(errors="replace"),
+                "index": index,
+                "up": bool(flags & IFF_UP and flags & IFF_RUNNING),
+                "mtu": struct.unpack("=I", attributes[IFLA_MTU])[0] if IFLA_MTU in attributes else None,
+                "mac": attributes.get(IFLA_ADDRESS, b"").hex(":"),
+                "kind": kind or ARPHRD.get(hardware, f"arphrd {hardware}"),
+                "master": struct.unpack("=I", attributes[IFLA_MASTER])[0] if IFLA_MASTER in attributes else None,
+            }
+        )
+    names = {link["index"]: link["name"] for link in found}
+    return [{**link, "master": names.get(link["master"])} for link in found]
+
+
+def addresses() -> dict[int, list[dict[str, Any]]]:
+    """Interface index -> its addresses, IPv4 and IPv6."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for body, attributes in _dump(GETADDR, struct.pack("=BBBBi", 0, 0, 0, 0, 0), 8):
+        family, prefix, _, scope, index = struct.unpack("=BBBBi", body)
+        raw = attributes.get(IFA_LOCAL) or attributes.get(IFA_ADDRESS)
+        if raw and family in (socket.AF_INET, socket.AF_INET6):
+            address = {"address": socket.inet_ntop(family, raw), "prefix": prefix, "scope": SCOPES.get(scope, "global")}
+            found.setdefault(index, []).append(address)
+    return found
+
+
+def _dump(kind: int, body: bytes, header: int) -> Iterator[tuple[bytes, dict[int, bytes]]]:
+    """Fixed part and attributes of each message of one dump; OSError where the kernel refuses it."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
+        link.settimeout(2)
+        link.send(struct.pack("=IHHII", 16 + len(body), kind, REQUEST_DUMP, 1, 0) + body)
+        while True:
+            data = link.recv(1 << 18)
+            while len(data) >= 16:
+                length, message, _, _, _ = struct.unpack_from("=IHHII", data)
+                if message == DONE:
+                    return
+                if message == ERROR:
+                    number = -struct.unpack_from("=i", data, 16)[0]
+                    raise OSError(number, os.strerror(number))
+                payload = data[16:length]
+                yield payload[:header], dict(_attributes(payload[header:]))
+                data = data[(length + 3) & ~3 :]
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if length < 4:
+            return
+        yield kind & 0x3FFF, data[4:length]
+        data = data[(length + 3) & ~3 :]

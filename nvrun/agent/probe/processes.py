@@ -1,0 +1,92 @@
+"""Processes that matter to a launch: stuck in the kernel, left over from another run, or holding a port."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from typing import Any
+
+from .tree import Tree
+
+MARK = b"NVRUN_MARK="
+LISTEN = "0A"
+PORTS = range(29500, 29600)
+"""torchrun's default port and the ones that nvrun moves on to: whose listeners are named."""
+
+
+def processes(tree: Tree) -> list[dict[str, Any]]:
+    """Those in uninterruptible sleep (D) and those whose environment carries the mark of an nvrun run."""
+    found = []
+    for pid in _pids(tree):
+        text = tree.text(f"/proc/{pid}/stat")
+        if not text or int(pid) == os.getpid():
+            continue
+        command, state = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2]
+        # /proc/PID/environ takes the lock that a process in D may hold for ever.
+        mark = None if state == "D" else _mark(tree, pid)
+        if state == "D" or mark:
+            found.append(
+                {"pid": int(pid), "command": command, "state": state, "user": user(tree, pid), "run_mark": mark}
+            )
+    return found
+
+
+def listeners(tree: Tree, ports: list[int]) -> list[dict[str, Any]]:
+    """Listening TCP ports; who holds one of `ports` (default: nvrun's range) as far as this user may see it."""
+    inodes: dict[int, str] = {}
+    for name in ("tcp", "tcp6"):
+        for line in (tree.text(f"/proc/net/{name}") or "").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTEN:
+                inodes.setdefault(int(fields[1].rpartition(":")[2], 16), fields[9])
+    wanted = {inode: port for port, inode in inodes.items() if port in (ports or PORTS)}
+    holders = _holders(tree, wanted) if wanted else {}
+    return [{"port": port, **holders.get(port, {})} for port in sorted(inodes)]
+
+
+def user(tree: Tree, pid: str) -> str:
+    """Name of the owner, or the number where it has no name here."""
+    try:
+        uid = os.stat(tree.path(f"/proc/{pid}")).st_uid
+    except OSError:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _pids(tree: Tree) -> list[str]:
+    return [name for name in tree.entries("/proc") if name.isdigit()]
+
+
+def _mark(tree: Tree, pid: str) -> str | None:
+    try:
+        with open(tree.path(f"/proc/{pid}/environ"), "rb") as file:
+            environ = file.read()
+    except OSError:
+        return None
+    for variable in environ.split(b"\0"):
+        if variable.startswith(MARK):
+            return variable[len(MARK) :].decode("utf-8", "replace")
+    return None
+
+
+def _holders(tree: Tree, wanted: dict[str, int]) -> dict[int, dict[str, Any]]:
+    """Port -> the process that has its socket open; the first where several share it."""
+    found: dict[int, dict[str, Any]] = {}
+    for pid in _pids(tree):
+        for fd in tree.entries(f"/proc/{pid}/fd"):
+            try:
+                target = os.readlink(tree.path(f"/proc/{pid}/fd/{fd}"))
+            except OSError:
+                continue
+            socket = re.fullmatch(r"socket:\[(\d+)\]", target)
+            port = wanted.get(socket[1]) if socket else None
+            if port is not None and port not in found:
+                command = (tree.text(f"/proc/{pid}/cmdline") or "").replace("\0", " ").strip()[:200]
+                found[port] = {"pid": int(pid), "command": command, "user": user(tree, pid)}
+        if len(found) == len(wanted):
+            break
+    return found

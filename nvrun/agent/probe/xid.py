@@ -1,0 +1,59 @@
+"""NVIDIA's errors in the kernel log since boot."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from .child import UnreadError
+from .tree import Tree
+
+XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)")
+"""The driver's own line; the bare word Xid also stands in other modules' lines."""
+
+
+def xids(tree: Tree) -> list[dict[str, Any]]:
+    """The `Xid`s, oldest first. Raises UnreadError where this user may not read the kernel log."""
+    boot = re.search(r"^btime (\d+)$", tree.text("/proc/stat") or "", re.MULTILINE)
+    found = []
+    for record in _records(tree.path("/dev/kmsg")):
+        match = XID.search(record)
+        if match:
+            found.append(_xid(record, match, int(boot[1]) if boot else None))
+    return found
+
+
+def _xid(record: str, match: re.Match[str], boot: int | None) -> dict[str, Any]:
+    """A record is `priority,sequence,microseconds since boot,flags;text`."""
+    head, _, text = record.partition(";")
+    fields = head.split(",")
+    since_boot = int(fields[2]) / 1e6 if len(fields) > 2 and fields[2].isdigit() else None
+    at = boot + since_boot if boot is not None and since_boot is not None else None
+    # The driver leaves the function out: `PCI:0000:1b:00`.
+    address = match[1].lower() if "." in match[1] else match[1].lower() + ".0"
+    return {"code": int(match[2]), "pci": address, "at": at, "text": text.splitlines()[0][:300]}
+
+
+def _records(path: str) -> list[str]:
+    """All that the kernel holds now; the device gives one record a read and would wait for more."""
+    try:
+        log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        raise UnreadError("the kernel log needs root here (kernel.dmesg_restrict)") from None
+    except OSError as error:
+        raise UnreadError(f"{path}: {error.strerror}") from None
+    records: list[str] = []
+    try:
+        while True:
+            try:
+                data = os.read(log, 1 << 16)
+            except BlockingIOError:
+                return records
+            except BrokenPipeError:  # overwritten while we read: the next read goes on behind the gap
+                continue
+            if not data:
+                return records
+            records.extend(data.decode("utf-8", "replace").splitlines())
+    finally:
+        os.close(log)
