@@ -125,7 +125,8 @@ class RankEnd(Frozen, frozen=True, kw_only=True):
     """True where nvrun had already asked the rank to end."""
 
 
-EndedBy = Literal["success", "rank", "signal", "lost", "hang", "preflight", "unreachable", "internal"]
+EndedBy = Literal["success", "rank", "torchrun", "signal", "lost", "hang", "preflight", "unreachable", "internal"]
+"""What ended a run. `torchrun`: it failed by itself, with no rank failing first (a taken port, a flag it refuses)."""
 
 
 class RunResult(Frozen, frozen=True, kw_only=True):

@@ -1,0 +1,83 @@
+"""The run's folder as this host sees it: the launcher's own where the file system is shared, else a private one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from typing import Iterator, NamedTuple, Tuple
+
+TOKEN = ".token"
+
+
+class Folder(NamedTuple):
+    """Where this host's logs go."""
+
+    path: str
+    shared: bool
+    """True where the launcher reads the very same folder; then nothing is fetched and nothing removed."""
+
+
+def prepare(run_folder: str, token: str, name: str, run_id: str, node: int) -> Folder:
+    """The folder `logs/<name>` of the run where `token` proves that it is shared, else one of this host's own.
+
+    Raises OSError with a reason in words where neither can be made.
+    """
+    if _reads(os.path.join(run_folder, TOKEN), token):
+        path = os.path.join(run_folder, "logs", name)
+        try:
+            os.makedirs(path, exist_ok=True)
+            return Folder(path, True)
+        except OSError:
+            pass  # readable but not writable here (root squash, read-only mount): a private folder serves as well
+    return Folder(_private(run_id, node), False)
+
+
+def base() -> str:
+    """`${TMPDIR:-/tmp}/nvrun-UID`, made if need be, refused if it is not this user's alone."""
+    path = os.path.join(os.environ.get("TMPDIR") or "/tmp", "nvrun-%d" % os.getuid())
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise OSError("%s is not a folder of this user's alone (owner %d, mode %o)"
+                      % (path, found.st_uid, stat.S_IMODE(found.st_mode)))  # fmt: skip
+    return path
+
+
+def _private(run_id: str, node: int) -> str:
+    # The node is part of the name: hosts may share a /tmp (containers of one machine, network namespaces).
+    path = os.path.join(base(), "%s.%d" % (run_id, node))
+    os.mkdir(path, 0o700)
+    return path
+
+
+def _reads(path: str, token: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    with open(fd, "rb") as file:
+        return file.read(256) == token.encode()
+
+
+def files(folder: Folder) -> Iterator[Tuple[str, str]]:
+    """(path relative to the folder, absolute path) of each regular file; links are never followed."""
+    for parent, _, names in os.walk(folder.path):
+        for name in sorted(names):
+            path = os.path.join(parent, name)
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                yield os.path.relpath(path, folder.path), path
+
+
+def remove(folder: Folder) -> None:
+    """Removes a private folder, and its parent if that is empty then."""
+    if folder.shared:
+        return
+    shutil.rmtree(folder.path)
+    try:
+        os.rmdir(os.path.dirname(folder.path))
+    except OSError:
+        pass  # another run of this user's lives there

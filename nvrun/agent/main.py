@@ -1,0 +1,275 @@
+"""The agent: takes the launcher's messages, answers, and keeps the link without ever waiting for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Iterator, Optional
+
+from . import folder, keeper, netcheck, procs, tasks, wire
+from .loop import READ, WRITE, Loop
+from .supervise import Job
+
+BEAT_SECONDS = 2.0
+CONSOLE_BYTES = 4 << 20
+"""What may wait for the link before console lines are dropped (and counted)."""
+_UNNAMED = 0xFFFF
+_CLOSED_GRACE = 3.0
+
+Message = Dict[str, Any]
+
+
+class Agent:
+    """One host's end of the link."""
+
+    def __init__(self, into: int, out: int, mark_fd: int) -> None:
+        self.loop = Loop()
+        self.host = _UNNAMED
+        self.job: Optional[Job] = None
+        self.folder: Optional[folder.Folder] = None
+        self.dropped_bytes = 0
+        self._into, self._out, self._mark_fd = into, out, mark_fd
+        self._keeper = os.getppid()
+        self._input = b""
+        self._queue: Deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._source: Optional[Iterator[bytes]] = None
+        self._held: Optional[socket.socket] = None
+        self._heard = time.monotonic()
+        self._lost_after: Optional[float] = None
+        self._closed = False
+        self._tasks = tasks.Tasks(self.loop, keep_closed=(into, out))
+        os.set_blocking(into, False)
+        os.set_blocking(out, False)
+
+    def run(self) -> None:
+        self._queue_bytes(b"\n")  # ends whatever a banner left on the line
+        self.loop.watch(self._into, READ, self._read)
+        self.loop.every(BEAT_SECONDS, self._beat)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        self.loop.on_signal(signal.SIGTERM, self._terminated)
+        self.loop.on_signal(signal.SIGCHLD, lambda: procs.reap(self._own_children()))
+        self.loop.run()
+
+    # -- upwards --------------------------------------------------------------------------------------------------
+
+    def send(self, body: Message) -> None:
+        """Queues a message; it is never dropped."""
+        self._queue_bytes(wire.message(self.host, body))
+
+    def console(self, stream: bytes, rank: int, line: bytes, progress: bool) -> None:
+        """Queues a console line, or counts it as dropped while the link does not keep up."""
+        if self._queued_bytes > CONSOLE_BYTES or self._closed:
+            self.dropped_bytes += len(line)
+            return
+        head = b"%08x%s" % (rank & 0xFFFFFFFF, b"~" if progress else b" ")
+        self._queue_bytes(b"".join(wire.frames(self.host, stream, head + line)))
+
+    def _queue_bytes(self, data: bytes) -> None:
+        if self._closed:
+            return
+        self._queue.append(data)
+        self._queued_bytes += len(data)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while True:
+                if not self._queue:
+                    more = next(self._source, None) if self._source else None
+                    if more is None:
+                        self._source = None
+                        self.loop.unwatch(self._out)
+                        return
+                    self._queue.append(more)
+                    self._queued_bytes += len(more)
+                data = self._queue[0]
+                sent = os.write(self._out, data)
+                self._queued_bytes -= sent
+                if sent == len(data):
+                    self._queue.popleft()
+                else:
+                    self._queue[0] = data[sent:]
+        except BlockingIOError:
+            self.loop.watch(self._out, WRITE, self._flush)
+        except OSError:  # nobody reads any more
+            self._link_ended()
+
+    def _beat(self) -> None:
+        if self._queued_bytes < 4096:
+            self._queue_bytes(b"".join(wire.frames(self.host, wire.BEAT, b"")))
+        silent = time.monotonic() - self._heard
+        if self._lost_after is not None and silent > self._lost_after and not self._closed:
+            self._link_ended(grace=None)
+
+    # -- downwards ------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._into, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._link_ended()
+            return
+        self._heard = time.monotonic()
+        *lines, self._input = (self._input + data).split(b"\n")
+        for line in lines:
+            if line:
+                self._dispatch(json.loads(line))
+
+    def _dispatch(self, message: Message) -> None:
+        if "to" in message and self.host not in message["to"]:
+            return
+        handle: Callable[[Message], None] = getattr(self, "on_" + message["t"])
+        try:
+            handle(message)
+        except Exception as error:  # noqa: BLE001 - the agent's outermost border: the launcher is told, nothing is hidden
+            self.send({"t": "failed", "at": message["t"], "why": "%s: %s" % (type(error).__name__, error)})
+
+    def on_beat(self, message: Message) -> None:
+        """Reading it was the point."""
+
+    def on_you(self, message: Message) -> None:
+        """Which host of the run this is, by id or, where one stream goes to all, by Slurm's node name."""
+        node = os.environ.get("SLURMD_NODENAME", "")
+        self.host = message["id"] if "id" in message else message["ids"][node]
+        self._lost_after = message["lost_after"]
+        self.send({"t": "hello", "pid": os.getpid(), "uid": os.getuid(), "hostname": socket.gethostname(),
+                   "python": sys.version.split()[0], "executable": sys.executable, "time": time.time(),
+                   "addresses": netcheck.addresses()})  # fmt: skip
+
+    def on_ping(self, message: Message) -> None:
+        self.send({"t": "pong", "time": time.time(), "payload": message.get("payload")})
+
+    def on_prepare(self, message: Message) -> None:
+        """The folder for this host's logs and, where `ports` is given, a port that is ours from now on."""
+        mark = "%s.%d" % (message["run"], self.host)
+        os.write(self._mark_fd, mark.encode())
+        self.folder = folder.prepare(message["folder"], message["token"], message["name"], message["run"], self.host)
+        port = None
+        if message.get("ports"):
+            self._held, port = netcheck.hold_port(message["ports"])
+        self.send({"t": "prepared", "folder": self.folder.path, "shared": self.folder.shared, "port": port})
+
+    def on_facts(self, message: Message) -> None:
+        request = message["request"]
+
+        def collect() -> object:
+            from . import probe
+
+            return probe.collect(request)
+
+        self._tasks.start(collect, message.get("deadline", 20.0), self._answer("facts"))
+
+    def on_reach(self, message: Message) -> None:
+        """Connects to each target; the launcher knows which of them listens."""
+        self._tasks.start(
+            lambda: netcheck.reach(message["targets"], message["timeout"]),
+            message["timeout"] + 2.0,
+            self._answer("reach"),
+        )
+
+    def on_listening(self, message: Message) -> None:
+        """Says when somebody of this host listens on the port that the agent holds."""
+
+        def look() -> None:
+            if netcheck.listening(message["port"]):
+                self.send({"t": "listening", "port": message["port"]})
+            else:
+                self.loop.later(0.02, look)
+
+        look()
+
+    def on_job(self, message: Message) -> None:
+        assert self.folder is not None
+        self.job = Job(self, message, self.folder)
+        self.job.start()
+
+    def on_go(self, message: Message) -> None:
+        if self.job:
+            self.job.go(message)
+
+    def on_end(self, message: Message) -> None:
+        if self.job:
+            self.job.end(message["grace"])
+
+    def on_signal(self, message: Message) -> None:
+        if self.job:
+            self.job.signal_ranks(getattr(signal, "SIG" + message["name"]))
+
+    def on_fetch(self, message: Message) -> None:
+        """All files of a private folder, as the link takes them."""
+        assert self.folder is not None
+        self._source = self._files(self.folder)
+        self._flush()
+
+    def on_remove(self, message: Message) -> None:
+        if self.folder:
+            folder.remove(self.folder)
+            self.folder = None
+        self.send({"t": "removed"})
+
+    def _answer(self, name: str) -> Callable[[object, str], None]:
+        def answer(result: object, trouble: str) -> None:
+            self.send({"t": name, "result": result, "trouble": trouble})
+
+        return answer
+
+    def _files(self, where: folder.Folder) -> Iterator[bytes]:
+        for name, path in folder.files(where):
+            yield wire.message(self.host, {"t": "file", "path": name})
+            with open(path, "rb") as file:
+                while data := file.read(1 << 16):
+                    yield b"".join(wire.frames(self.host, wire.FILE, data))
+        yield wire.message(self.host, {"t": "fetched"})
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def _terminated(self) -> None:
+        """SIGTERM: the keeper's end, or Slurm that ends the step."""
+        if os.getppid() != self._keeper:
+            self._link_ended()
+        elif self.job:
+            self.send({"t": "terminated"})
+            self.job.end(None)
+        else:
+            self.loop.stop()
+
+    def _link_ended(self, grace: Optional[float] = _CLOSED_GRACE) -> None:
+        """Nobody is there to tell any more: the job ends, then the agent. `grace` None: the job's own."""
+        if self._closed:
+            return
+        self._closed = True
+        self.loop.unwatch(self._into)
+        self.loop.unwatch(self._out)
+        if self.job and not self.job.done:
+            self.job.end(grace)
+        else:
+            self.loop.stop()
+
+    def job_done(self) -> None:
+        if self._closed:
+            self.loop.stop()
+
+    def _own_children(self) -> "set[int]":
+        return self._tasks.pids() | (self.job.pids() if self.job else set())
+
+    def spare(self) -> "set[int]":
+        """Children that belong to the agent, not to the job."""
+        return self._tasks.pids()
+
+
+def main(into: int, out: int) -> None:
+    mark_fd = keeper.keep(into, out)
+    Agent(into, out, mark_fd).run()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,114 @@
+"""Ports and reachability as this host sees them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import ipaddress
+import os
+import selectors
+import socket
+import struct
+import time
+from typing import Dict, List, Sequence, Tuple
+
+_SIOCGIFADDR = 0x8915
+
+
+def addresses() -> List[List[str]]:
+    """[interface, address] of each global address: IPv4 before IPv6, loopback and link-local left out."""
+    found: List[List[str]] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # no IPv4 address on this interface
+            found.append([name, socket.inet_ntoa(reply[20:24])])
+    try:
+        with open("/proc/net/if_inet6") as file:
+            rows = [line.split() for line in file]
+    except FileNotFoundError:  # IPv6 is switched off
+        rows = []
+    for row in rows:
+        found.append([row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))])
+    return [[name, text] for name, text in found if _is_global(text)]
+
+
+def _is_global(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    return not (address.is_loopback or address.is_link_local)
+
+
+def hold_port(ports: Sequence[int]) -> Tuple[socket.socket, int]:
+    """Binds the first free one of `ports` and keeps it: torchrun can listen on it, nobody else is given it.
+
+    SO_REUSEADDR without listen is the one way that allows both (measured with libuv and without on torch 2.13).
+    Raises OSError where all are taken.
+    """
+    for port in ports:
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        holder = socket.socket(family, socket.SOCK_STREAM)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            if family == socket.AF_INET6:
+                holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            holder.bind(("", port))
+        except OSError as error:
+            holder.close()
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            continue
+        if listening(port):  # with SO_REUSEADDR a bind beside a listener of another address can succeed
+            holder.close()
+            continue
+        return holder, port
+    raise OSError("none of the ports %d to %d is free" % (ports[0], ports[-1]))
+
+
+def listening(port: int) -> bool:
+    """True where /proc/net/tcp shows a listener on `port` in this network namespace."""
+    wanted = ":%04X" % port
+    for name in ("tcp", "tcp6"):
+        try:
+            with open("/proc/net/" + name) as file:
+                next(file)
+                for line in file:
+                    fields = line.split()
+                    if fields[3] == "0A" and fields[1].endswith(wanted):
+                        return True
+        except FileNotFoundError:
+            continue
+    return False
+
+
+def reach(targets: Sequence[Tuple[str, int]], timeout: float) -> Dict[str, str]:
+    """Connects to all `targets` (address, port) at once: `address port` -> "" or the errno's name, `ETIMEDOUT` for silence."""
+    results: Dict[str, str] = {}
+    with selectors.DefaultSelector() as selector:
+        for address, port in targets:
+            key = "%s %d" % (address, port)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            code = sock.connect_ex((address, port))
+            if code in (0, errno.EINPROGRESS):
+                selector.register(sock, selectors.EVENT_WRITE, key)
+                results[key] = "ETIMEDOUT"
+            else:
+                results[key] = errno.errorcode.get(code, os.strerror(code))
+                sock.close()
+        deadline = time.monotonic() + timeout
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            for entry, _ in ready:
+                sock = entry.fileobj  # type: ignore[assignment]
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                results[entry.data] = errno.errorcode.get(code, os.strerror(code)) if code else ""
+                selector.unregister(sock)
+                sock.close()
+            if not ready and time.monotonic() >= deadline:
+                break
+        for entry in list(selector.get_map().values()):
+            entry.fileobj.close()  # type: ignore[union-attr]
+    return results

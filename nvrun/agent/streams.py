@@ -1,0 +1,139 @@
+"""Output of one process: the file first, then the console what the link takes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from typing import Callable, Iterator, List, Tuple
+
+LINE_BYTES = 1 << 16
+"""A longer line is cut on the console; the file has all of it."""
+PROGRESS_SECONDS = 0.5
+"""A progress bar (text between carriage returns) reaches the console at most this often."""
+_PIPE_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
+
+
+class Lines:
+    """Bytes in, whole lines out, the way a terminal would show them: of `a\\rb\\rc\\n` only `c` stays."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rest = b""
+        self._skip = False
+        self._shown = 0.0
+        self._clock = clock
+        self.cut_bytes = 0
+
+    def feed(self, data: bytes) -> Iterator[Tuple[bytes, bool]]:
+        """(line, whether it is progress that the next line of this stream replaces)."""
+        *whole, rest = (self._rest + data).split(b"\n")
+        for line in whole:
+            if self._skip:
+                self.cut_bytes += len(line)
+                self._skip = False
+                continue
+            yield _visible(line), False
+        if self._skip:
+            self.cut_bytes += len(rest)
+            rest = b""
+        elif len(rest) > LINE_BYTES:
+            if b"\r" in rest[:LINE_BYTES]:  # a progress bar that runs for hours without a newline
+                rest = rest[rest.rindex(b"\r", 0, len(rest) - 1) :]
+            else:
+                yield _visible(rest[:LINE_BYTES]), False
+                self.cut_bytes += len(rest) - LINE_BYTES
+                rest, self._skip = b"", True
+        elif b"\r" in rest and self._clock() - self._shown >= PROGRESS_SECONDS:
+            text = _visible(rest)
+            if text.strip():
+                self._shown = self._clock()
+                yield text, True
+        self._rest = rest
+
+    def end(self) -> Iterator[Tuple[bytes, bool]]:
+        if self._rest and not self._skip:
+            yield _visible(self._rest), False
+        self._rest = b""
+
+
+def _visible(line: bytes) -> bytes:
+    parts = [part for part in line.rstrip(b"\r").split(b"\r") if part.strip()]
+    return parts[-1] if parts else b""
+
+
+class Stream:
+    """One pipe of one process: read when ready, written to its file, then cut into lines for the console."""
+
+    def __init__(self, path: str, show: Callable[[bytes, bool], None]) -> None:
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        try:
+            fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # fewer switches on a flood of output
+        except (OSError, AttributeError):
+            pass  # over the user's limit of pipe pages, or Python 3.9, which lacks the name
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        self.path = path
+        self._lines = Lines()
+        self._show = show
+        self.closed = False
+        self.read_bytes = 0
+        self.lost_bytes = 0
+        self.trouble = ""
+        """Why bytes were lost, by errno's name."""
+
+    def pump(self) -> bool:
+        """Reads once, if there is anything; False at the end of the stream."""
+        try:
+            data = os.read(self.read_end, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        self._write(data)
+        for line, progress in self._lines.feed(data):
+            self._show(line, progress)
+        return True
+
+    def drain(self) -> None:
+        """Reads what is there now, without waiting for more."""
+        before = -1
+        while not self.closed and before != self.read_bytes:
+            before = self.read_bytes
+            self.pump()
+
+    def close_write_end(self) -> None:
+        os.close(self.write_end)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for line, progress in self._lines.end():
+            self._show(line, progress)
+        os.close(self.read_end)
+        os.close(self._file)
+
+    def tail(self, lines: int = 20, limit: int = 4096) -> List[str]:
+        """The last lines of the file."""
+        with open(self.path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            text = file.read().decode("utf-8", "replace")
+        return [_visible(line.encode()).decode() for line in text.splitlines()][-lines:]
+
+    @property
+    def cut_bytes(self) -> int:
+        return self._lines.cut_bytes
+
+    def _write(self, data: bytes) -> None:
+        """All of `data` to the file. A full disk costs the bytes that do not fit, never the rank's time."""
+        self.read_bytes += len(data)
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._file, view) :]
+            except OSError as error:
+                self.lost_bytes += len(view)
+                self.trouble = errno.errorcode.get(error.errno or 0, str(error))
+                return

@@ -1,0 +1,361 @@
+"""Runs torchrun on one host, gates its ranks, and ends all of it whatever happens.
+
+    keeper (subreaper) -> supervisor (this process) -> torchrun -> shim, then rank
+
+torchrun starts at once and imports torch while the launcher still checks the hosts. Each rank's shim says hello on an
+abstract unix socket and waits there; no code of the user runs before GO.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
+
+from . import procs, wire
+from .folder import Folder
+from .loop import READ
+from .streams import Stream
+
+if TYPE_CHECKING:
+    from .main import Agent
+
+TORCHRUN = 0xFFFFFFFF
+"""Stands for torchrun itself where a rank is expected."""
+
+_LAST_WORDS_SECONDS = 1.0  # torchrun's own banner is out 0.4 s after its last rank (measured)
+_LEFTOVER_SECONDS = 2.0
+_HEARSAY_SECONDS = 0.6
+_EXIT_CODE = re.compile(rb"exitcode\s*:\s*(-?\d+)\)?\s.*?\(?pid: (\d+)\)")
+_SO_PEERCRED = struct.Struct("3i")
+
+
+def read_rank_source() -> bytes:
+    """rank.py as this agent has it, in memory or from the file."""
+    import importlib.util
+
+    spec = importlib.util.find_spec(__package__ + ".rank")
+    assert spec is not None
+    assert spec.loader is not None
+    source: str = spec.loader.get_source(spec.name)  # type: ignore[attr-defined]
+    return source.encode()
+
+
+class Rank:
+    """One rank of this host, from its shim's hello to its end."""
+
+    def __init__(self, hello: Dict[str, Any], sock: socket.socket) -> None:
+        env = hello["env"]
+        self.pid: int = hello["pid"]
+        self.rank = int(env["RANK"])
+        self.attempt = int(env["TORCHELASTIC_RESTART_COUNT"] or 0)
+        # LOCAL_RANK is 0 for all under --virtual-local-rank; torchrun's error file says .../attempt_0/<local rank>/.
+        error_file = env["TORCHELASTIC_ERROR_FILE"]
+        holder = os.path.basename(os.path.dirname(error_file))
+        self.local_rank = int(holder if holder.isdigit() else env["LOCAL_RANK"])
+        self.sock: Optional[socket.socket] = sock
+        self.pidfd = os.pidfd_open(self.pid)
+        self.streams: List[Stream] = []
+
+
+class Job:
+    """torchrun and its ranks on this host."""
+
+    def __init__(self, agent: Agent, request: Dict[str, Any], where: Folder) -> None:
+        self.done = False
+        self._agent = agent
+        self._loop = agent.loop
+        self._request = request
+        self._where = where
+        self._ranks: Dict[int, Rank] = {}  # by pid
+        self._go: Optional[Dict[str, Any]] = None
+        self._held_back: List[Any] = []
+        self._ending = False
+        self._asked: Set[int] = set()
+        self._failed = False
+        self._torchrun: Optional[subprocess.Popen[bytes]] = None
+        self._torchrun_pidfd = -1
+        self._own: List[Stream] = []
+        self._streams: List[Stream] = []
+        self._codes: Dict[int, int] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._greeted = 0
+        self._first_lines: int = request["first_stderr"]
+
+    # -- start ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        request = self._request
+        self._listener.bind("\0" + request["socket"])
+        self._listener.listen(256)
+        self._loop.watch(self._listener.fileno(), READ, self._accept)
+        environment = dict(os.environ)
+        for name in request["unset"]:
+            environment.pop(name, None)
+        environment.update(request["set"])
+        environment[procs.MARK] = request["mark"]
+        self._own = [
+            Stream(os.path.join(self._where.path, "torchrun.out"), self._shower(wire.STDOUT, TORCHRUN)),
+            Stream(os.path.join(self._where.path, "torchrun.err"), self._shower(wire.STDERR, TORCHRUN)),
+        ]
+        supervisor = os.getpid()
+
+        def in_child() -> None:
+            procs.set_pdeathsig(signal.SIGKILL)
+            if os.getppid() != supervisor:
+                os._exit(1)
+            # torchrun takes USR1 and USR2 for an order to stop, or dies of them; the shim restores both for the rank.
+            for number in (signal.SIGUSR1, signal.SIGUSR2):
+                signal.signal(number, signal.SIG_IGN)
+            for number in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+
+        try:
+            self._torchrun = subprocess.Popen(
+                request["argv"],
+                env=environment,
+                cwd=request["cwd"],
+                stdin=subprocess.DEVNULL,
+                stdout=self._own[0].write_end,
+                stderr=self._own[1].write_end,
+                start_new_session=True,
+                preexec_fn=in_child,
+            )
+        except OSError as error:
+            self._agent.send(
+                {"t": "no-start", "why": "%s: %s" % (error.filename or request["argv"][0], error.strerror)}
+            )
+            self._finish(127)
+            return
+        for stream in self._own:
+            stream.close_write_end()
+            self._follow(stream)
+        self._torchrun_pidfd = os.pidfd_open(self._torchrun.pid)
+        self._loop.watch(self._torchrun_pidfd, READ, self._torchrun_ended)
+
+    def pids(self) -> Set[int]:
+        """Processes whose exit status this job still wants to read."""
+        wanted = set(self._ranks)
+        if self._torchrun and self._torchrun.returncode is None:
+            wanted.add(self._torchrun.pid)
+        return wanted
+
+    # -- the gate -------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        sock, _ = self._listener.accept()
+        _, uid, _ = _SO_PEERCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _SO_PEERCRED.size))
+        if uid != os.getuid():
+            sock.close()
+            return
+        source = read_rank_source()
+        sock.sendall(b"%08x" % len(source) + source)
+        sock.setblocking(False)
+        buffer = bytearray()
+
+        def read() -> None:
+            try:
+                data = sock.recv(65536)
+            except OSError:
+                data = b""
+            buffer.extend(data)
+            if data and b"\n" not in buffer:
+                return
+            self._loop.unwatch(sock.fileno())
+            if not data:
+                sock.close()
+                return
+            sock.setblocking(True)
+            self._greet(Rank(json.loads(bytes(buffer)), sock))
+
+        self._loop.watch(sock.fileno(), READ, read)
+
+    def _greet(self, rank: Rank) -> None:
+        self._ranks[rank.pid] = rank
+        self._greeted += 1
+        self._loop.watch(rank.pidfd, READ, lambda: self._rank_ended(rank))
+        if self._greeted == self._request["ranks"]:
+            self._agent.send({"t": "gate"})
+        if self._go is not None:
+            self._release(rank)
+
+    def go(self, message: Dict[str, Any]) -> None:
+        """Lets the ranks run; each gets its environment, its binding and its pipes."""
+        self._go = message
+        held, self._held_back = self._held_back, []
+        for show in held:
+            show()
+        for rank in list(self._ranks.values()):
+            if rank.sock:
+                self._release(rank)
+
+    def _release(self, rank: Rank) -> None:
+        assert self._go is not None
+        assert rank.sock is not None
+        plan = self._go["ranks"].get(str(rank.local_rank), {})
+        suffix = ".%d" % rank.attempt if rank.attempt else ""
+        rank.streams = [
+            Stream(
+                os.path.join(self._where.path, "rank%d%s.%s" % (rank.rank, suffix, ending)),
+                self._shower(stream, rank.rank),
+            )
+            for stream, ending in ((wire.STDOUT, "out"), (wire.STDERR, "err"))
+        ]
+        body = json.dumps(
+            {
+                "set": {**self._go["set"], **plan.get("set", {})},
+                "unset": self._go["unset"] + plan.get("unset", []),
+                "prefix": plan.get("prefix", []),
+                "cpus": plan.get("cpus", []),
+            }
+        ).encode()
+        try:
+            socket.send_fds(rank.sock, [struct.pack("!I", len(body))], [stream.write_end for stream in rank.streams])
+            rank.sock.sendall(body)
+        except OSError:
+            pass  # it died at the gate: its pidfd says so
+        rank.sock.close()
+        rank.sock = None
+        for stream in rank.streams:
+            stream.close_write_end()
+            self._follow(stream)
+        self._agent.send({"t": "rank", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid,
+                          "attempt": rank.attempt})  # fmt: skip
+
+    # -- output ---------------------------------------------------------------------------------------------------
+
+    def _follow(self, stream: Stream) -> None:
+        self._streams.append(stream)
+
+        def pump() -> None:
+            if not stream.pump():
+                self._loop.unwatch(stream.read_end)
+                stream.close()
+
+        self._loop.watch(stream.read_end, READ, pump)
+
+    def _shower(self, kind: bytes, rank: int) -> Any:
+        """The function that takes this stream's lines to the console, by the run's rule of who is shown."""
+        shown = self._request["console"]
+
+        def show(line: bytes, progress: bool) -> None:
+            if rank == TORCHRUN:
+                self._note_codes(line)
+                if self._failed or self._ending:
+                    return  # its banner says less than the launcher's own report; the file has it
+                if self._go is None:
+                    self._held_back.append(lambda: self._agent.console(kind, rank, line, progress))
+                    return
+            elif shown != "all" and rank not in shown:
+                if kind != wire.STDERR or self._first_lines <= 0:
+                    return
+                self._first_lines -= 1
+            self._agent.console(kind, rank, line, progress)
+
+        return show
+
+    def _note_codes(self, line: bytes) -> None:
+        """torchrun's words on a rank's end: what is left when it reaped the rank before anyone could look."""
+        for code, pid in _EXIT_CODE.findall(line):
+            self._codes[int(pid)] = int(code)
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def signal_ranks(self, number: int) -> None:
+        procs.kill([rank.pid for rank in self._ranks.values() if rank.sock is None], number)
+
+    def end(self, grace: Optional[float]) -> None:
+        """TERM to the ranks by way of torchrun, `grace` seconds (None: the job's own), then KILL. Again: sooner only."""
+        if self.done:
+            return
+        wait = self._request["grace"] if grace is None else grace
+        if not self._ending:
+            self._ending = True
+            self._asked = set(self._ranks)
+            procs.kill(
+                [rank.pid for rank in self._ranks.values() if rank.sock], signal.SIGKILL
+            )  # nothing of the user ran
+            if self._torchrun and not self._failed:  # after a rank's failure torchrun is ending its siblings by itself
+                procs.kill([self._torchrun.pid], signal.SIGTERM)
+            self._when_ranks_are_gone()
+        self._loop.later(wait, self._kill)
+
+    def _kill(self) -> None:
+        if not self.done and self._torchrun:
+            procs.kill([self._torchrun.pid], signal.SIGKILL)
+            procs.sweep(self._request["mark"], os.getpid(), self._agent.spare() | {self._torchrun.pid})
+
+    def _when_ranks_are_gone(self) -> None:
+        """torchrun in its exit barrier does not act on TERM: without ranks it gets a last second for its words."""
+        if self.done:
+            return
+        if not self._ranks:
+            self._loop.later(_LAST_WORDS_SECONDS, self._kill)
+        else:
+            self._loop.later(0.05, self._when_ranks_are_gone)
+
+    def _rank_ended(self, rank: Rank) -> None:
+        found = procs.stat(rank.pid)
+        status = found.exit_status if found and found.state in "ZX" else None
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        self._loop.unwatch(rank.pidfd)
+        os.close(rank.pidfd)
+        del self._ranks[rank.pid]
+        for stream in rank.streams:
+            stream.drain()
+        at = time.time()
+        if code is None:
+            # torchrun was quicker; it tells the code of a rank that failed within its next turn (0.1 s).
+            self._loop.later(_HEARSAY_SECONDS, lambda: self._report(rank, self._codes.get(rank.pid), at))
+        else:
+            self._report(rank, code, at)
+
+    def _report(self, rank: Rank, code: Optional[int], at: float) -> None:
+        if code:
+            self._failed = True
+        tail = rank.streams[1].tail() if rank.streams else []
+        self._agent.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
+                          "attempt": rank.attempt, "asked": rank.pid in self._asked, "time": at,
+                          "tail": tail})  # fmt: skip
+
+    def _torchrun_ended(self) -> None:
+        assert self._torchrun is not None
+        self._loop.unwatch(self._torchrun_pidfd)
+        os.close(self._torchrun_pidfd)
+        code = self._torchrun.wait()
+        left = procs.leftovers(self._request["mark"], os.getpid(), self._agent.spare())
+        if not left:
+            self._finish(code)
+            return
+        procs.kill(left, signal.SIGTERM)
+        self._loop.later(0.0 if self._ending else _LEFTOVER_SECONDS, lambda: self._finish(code))
+
+    def _finish(self, code: int) -> None:
+        if self.done:
+            return
+        stuck = procs.sweep(self._request["mark"], os.getpid(), self._agent.spare())
+        self.done = True
+        for rank in list(self._ranks.values()):
+            self._rank_ended(rank)
+        self._loop.later(_HEARSAY_SECONDS + 0.05 if code else 0.0, lambda: self._close(code, stuck))
+
+    def _close(self, code: int, stuck: Set[int]) -> None:
+        """Everything of the job is gone: the last bytes, then the word to the launcher."""
+        self._loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        for stream in self._streams:
+            if not stream.closed:
+                self._loop.unwatch(stream.read_end)
+                stream.drain()
+                stream.close()
+        self._agent.send({"t": "done", "code": code, "stuck": sorted(stuck), "tail": self._own[1].tail(),
+                          "dropped": self._agent.dropped_bytes + sum(stream.cut_bytes for stream in self._streams),
+                          "lost": {stream.path: [stream.lost_bytes, stream.trouble]
+                                   for stream in self._streams if stream.lost_bytes}})  # fmt: skip
+        self._agent.job_done()

@@ -1,0 +1,81 @@
+"""Work that may block, each in a child of its own with a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import traceback
+from typing import Callable, Dict, List, Sequence, Set
+
+from . import procs
+from .loop import READ, Loop
+
+Reply = Callable[[object, str], None]
+"""Called with (result, "") or (None, why there is none)."""
+
+
+class Tasks:
+    """Starts children and hands their results to the loop."""
+
+    def __init__(self, loop: Loop, keep_closed: Sequence[int]) -> None:
+        self._loop = loop
+        self._keep_closed = keep_closed
+        self._running: Dict[int, Callable[[str], None]] = {}
+
+    def pids(self) -> Set[int]:
+        return set(self._running)
+
+    def start(self, work: Callable[[], object], deadline: float, reply: Reply) -> None:
+        """Runs `work` in a child; its result, which must be JSON, goes to `reply`. After `deadline` seconds: KILL."""
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read_end)
+            self._child(work, write_end)
+        os.close(write_end)
+        parts: List[bytes] = []
+
+        def finish(trouble: str) -> None:
+            if pid not in self._running:
+                return
+            del self._running[pid]
+            self._loop.unwatch(read_end)
+            os.close(read_end)
+            procs.kill([pid], signal.SIGKILL)  # one that cannot be killed is left: nobody waits for it
+            procs.reap(self._running)
+            if trouble:
+                reply(None, trouble)
+                return
+            try:
+                answer = json.loads(b"".join(parts))
+            except ValueError:
+                reply(None, "ended without an answer")
+                return
+            reply(answer.get("result"), answer.get("trouble", ""))
+
+        def read() -> None:
+            data = os.read(read_end, 1 << 16)
+            if data:
+                parts.append(data)
+            else:
+                finish("")
+
+        self._running[pid] = finish
+        self._loop.watch(read_end, READ, read)
+        self._loop.later(deadline, lambda: finish("no answer in %g s" % deadline))
+
+    def _child(self, work: Callable[[], object], write_end: int) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        procs.set_pdeathsig(signal.SIGKILL)
+        for fd in self._keep_closed:
+            os.close(fd)
+        try:
+            answer: Dict[str, object] = {"result": work()}
+        except BaseException:  # noqa: BLE001 - the child's outermost border: the reason goes to the launcher
+            answer = {"trouble": traceback.format_exc(limit=-3)}
+        data = json.dumps(answer).encode()
+        while data:
+            data = data[os.write(write_end, data) :]
+        os._exit(0)

@@ -1,0 +1,96 @@
+"""A link: bytes to and from the agents of one or more hosts, whatever carries them."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from nvrun.errors import NvrunError
+
+_KEPT = 16384
+
+
+class Unreachable(NvrunError):
+    """A host that no agent could be started on. `code` names the kind for the finding."""
+
+    exit_code = 69
+
+    def __init__(self, message: str, *, code: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class Link(Protocol):
+    """Both directions block; `read` is called by one thread and `write` by another."""
+
+    def read(self) -> bytes:
+        """What came; empty at the end."""
+
+    def write(self, data: bytes) -> None:
+        """All of `data`; OSError when the other side is gone."""
+
+    def close_write(self) -> None:
+        """The agents see the end of their input."""
+
+    def close(self) -> None:
+        """Drops the link at once, even where the network is silent."""
+
+    def last_words(self) -> str:
+        """What came on standard error, and how the far command ended, as far as known."""
+
+
+class ProcessLink:
+    """A child process's pipes: the local agent, srun, `--rsh`, the ssh program."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is the launcher's to handle; srun has rules of its own for it
+            )
+        except OSError as error:
+            raise Unreachable(f"cannot run {argv[0]}: {error.strerror}", code="host-no-transport") from None
+        assert self._process.stdin
+        assert self._process.stdout
+        assert self._process.stderr
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout
+        self._said = bytearray()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def read(self) -> bytes:
+        return self._out.read1(1 << 16)  # type: ignore[attr-defined,no-any-return]
+
+    def write(self, data: bytes) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(data)
+        self._process.stdin.flush()
+
+    def close_write(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def last_words(self) -> str:
+        self._listener.join(timeout=1.0)
+        try:
+            code: int | None = self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            code = None
+        ended = "" if code is None else f"(ended with {code})"
+        return f"{self._said.decode(errors='replace').strip()} {ended}".strip()
+
+    def _listen(self) -> None:
+        assert self._process.stderr
+        while data := self._process.stderr.read1(4096):  # type: ignore[attr-defined]
+            self._said += data
+            del self._said[:-_KEPT]

@@ -1,0 +1,169 @@
+"""All hosts of a run behind one object: messages down, events up, a heartbeat both ways."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nvrun.agent import wire
+from nvrun.fleet.bundle import bundle
+from nvrun.fleet.link import Link, Unreachable
+
+BEAT_SECONDS = 2.0
+
+Body = dict[str, Any]
+
+
+class Route(NamedTuple):
+    """How some hosts are reached: one each by ssh, all at once by srun."""
+
+    hosts: tuple[int, ...]
+    """Ids of the hosts: their node ranks."""
+    connect: Callable[[], Link]
+    """Blocks until the command runs; raises Unreachable."""
+    names: Mapping[str, int] = {}
+    """Slurm's node name -> id, where one stream of input goes to several hosts."""
+
+
+class Event(NamedTuple):
+    """Something happened. `host` is -1 where it concerns the launcher itself."""
+
+    host: int
+    kind: str
+    """`message`, `chunk` (bytes of a file), `unreachable` (an Unreachable), `closed` (last words), `signal` (number)."""
+    body: Any
+
+
+class Console(NamedTuple):
+    """A line for the console."""
+
+    host: int
+    rank: int | None
+    """None: torchrun itself."""
+    stderr: bool
+    progress: bool
+    text: bytes
+
+
+class Session:
+    """Opened at once; `events` tells how it goes."""
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        *,
+        lost_after: float,
+        show: Callable[[Console], None],
+        parallel: int = 64,
+    ) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.heard: dict[int, float] = {}
+        """Host -> when it was last heard, by time.monotonic()."""
+        self._show = show
+        self.lost_after = lost_after
+        self._outboxes: list[tuple[Route, queue.SimpleQueue[bytes | None]]] = []
+        self._links: list[Link] = []
+        self._closing = threading.Event()
+        self._slots = threading.BoundedSemaphore(parallel)
+        for route in routes:
+            outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+            self._outboxes.append((route, outbox))
+            threading.Thread(target=self._serve, args=(route, outbox), daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def send(self, body: Body, to: Collection[int] | None = None) -> None:
+        """Sends a message to the hosts `to`, or to all."""
+        for route, outbox in self._outboxes:
+            mine = route.hosts if to is None else [host for host in route.hosts if host in to]
+            if not mine:
+                continue
+            addressed = body if len(mine) == len(route.hosts) else {**body, "to": list(mine)}
+            outbox.put(json.dumps(addressed, separators=(",", ":")).encode() + b"\n")
+
+    def send_each(self, bodies: Mapping[int, Body]) -> None:
+        """Sends every host its own message."""
+        for host, body in bodies.items():
+            self.send(body, to=[host])
+
+    def end_input(self) -> None:
+        """The agents see the end of their input, and end what still runs."""
+        self._closing.set()
+        for _, outbox in self._outboxes:
+            outbox.put(None)
+
+    def close(self) -> None:
+        """Drops all links."""
+        self.end_input()
+        for link in self._links:
+            link.close()
+
+    # -- threads ----------------------------------------------------------------------------------------------------
+
+    def _serve(self, route: Route, outbox: queue.SimpleQueue[bytes | None]) -> None:
+        """One link's life: connect, greet, read to the end."""
+        try:
+            with self._slots:
+                link = route.connect()
+        except Unreachable as trouble:
+            self._tell_all(route.hosts, "unreachable", trouble)
+            return
+        self._links.append(link)
+        you: Body = {"t": "you", "lost_after": self.lost_after if self.lost_after != float("inf") else None}
+        you |= {"ids": dict(route.names)} if route.names else {"id": route.hosts[0]}
+        first = bundle() + json.dumps(you).encode() + b"\n"
+        threading.Thread(target=self._write, args=(link, first, outbox), daemon=True).start()
+        reader = wire.Reader()
+        try:
+            while data := link.read():
+                for host, stream, payload in reader.feed(data):
+                    self._take(route, host, stream, payload)
+        except (OSError, ValueError) as error:
+            words = str(error)
+        else:
+            words = ""
+        noise = reader.noise.decode(errors="replace").strip()
+        self._tell_all(route.hosts, "closed", "\n".join(part for part in (words, link.last_words(), noise) if part))
+
+    def _write(self, link: Link, first: bytes, outbox: queue.SimpleQueue[bytes | None]) -> None:
+        data: bytes | None = first
+        try:
+            while data is not None:
+                link.write(data)
+                data = outbox.get()
+            link.close_write()
+        except (OSError, ValueError):
+            return  # the reader sees the link's end and tells it
+
+    def _take(self, route: Route, host: int, stream: bytes, payload: bytes) -> None:
+        if host not in route.hosts:
+            if stream == wire.MESSAGE and len(route.hosts) == 1:  # before it knows its name
+                self._tell_all(route.hosts, "message", json.loads(payload))
+            return
+        self.heard[host] = time.monotonic()
+        if stream == wire.MESSAGE:
+            self.events.put(Event(host, "message", json.loads(payload)))
+        elif stream == wire.FILE:
+            self.events.put(Event(host, "chunk", payload))
+        elif stream in (wire.STDOUT, wire.STDERR):
+            rank = int(payload[:8], 16)
+            self._show(
+                Console(
+                    host=host,
+                    rank=None if rank == 0xFFFFFFFF else rank,
+                    stderr=stream == wire.STDERR,
+                    progress=payload[8:9] == b"~",
+                    text=payload[9:],
+                )
+            )
+
+    def _tell_all(self, hosts: Iterable[int], kind: str, body: Any) -> None:
+        for host in hosts:
+            self.events.put(Event(host, kind, body))
+
+    def _beat(self) -> None:
+        while not self._closing.wait(BEAT_SECONDS):
+            self.send({"t": "beat"})

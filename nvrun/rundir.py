@@ -1,0 +1,105 @@
+"""The run's folder on the launcher: plan, request, result, and every rank's output.
+
+nvrun-runs/20261129-151203-k3x9/      latest -> the newest
+    plan.json  request.json  result.json
+    logs/<host>/rank3.out  rank3.err  torchrun.out  torchrun.err
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import tempfile
+import time
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from nvrun.agent.folder import TOKEN
+from nvrun.errors import NvrunError
+
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+def new_run_id(now: float) -> str:
+    """`20261129-151203-k3x9`: UTC to the second, then four characters so that two runs of a second differ."""
+    tail = "".join(secrets.choice(_ALPHABET) for _ in range(4))
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime(now)) + tail
+
+
+def file_name(host: str) -> str:
+    """A host's name as a folder's: whatever is not plain becomes `%xx`, so that no name leads out of the run folder."""
+    name = re.sub(rb"[^A-Za-z0-9._-]", lambda found: b"%%%02x" % found[0][0], host.encode()).decode()
+    return name if name.strip(".") else "%2e" * len(name)
+
+
+class RunFolder:
+    """One run's folder. Created at once."""
+
+    def __init__(self, run_id: str, parent: Path) -> None:
+        self.run_id = run_id
+        self.path = parent / run_id
+        self.token = secrets.token_hex(16)
+        self._open: dict[int, BinaryIO] = {}
+        parent.mkdir(parents=True, exist_ok=True)
+        ignore = parent / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        self.path.mkdir()
+        with open(os.open(self.path / TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(self.token)
+        (self.path / "logs").mkdir()
+        self._point_latest(parent)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a file whole or not at all, readable by the user alone: it may quote the environment."""
+        part = self.path / f".{name}.part"
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+        part.rename(self.path / name)
+
+    def logs(self, host: str) -> Path:
+        return self.path / "logs" / file_name(host)
+
+    def begin_file(self, host: int, name: str, relative: str) -> None:
+        """The next chunks of `host` (its id; `name` for the folder) belong to this file."""
+        self.end_file(host)
+        parts = [file_name(part) for part in PurePosixPath(relative).parts if part not in ("/", "..", ".")]
+        path = self.logs(name).joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._open[host] = open(path, "wb")  # noqa: SIM115 - closed by end_file
+
+    def append(self, host: int, data: bytes) -> None:
+        self._open[host].write(data)
+
+    def end_file(self, host: int) -> None:
+        if host in self._open:
+            self._open.pop(host).close()
+
+    def close(self) -> None:
+        """After this no host can prove that it shares the folder."""
+        for host in list(self._open):
+            self.end_file(host)
+        (self.path / TOKEN).unlink(missing_ok=True)
+
+    def _point_latest(self, parent: Path) -> None:
+        link = parent / f".latest.{self.run_id}"
+        link.symlink_to(self.run_id)
+        link.rename(parent / "latest")
+
+
+def create(run_id: str, wanted: str | None, environ: dict[str, str]) -> RunFolder:
+    """The folder below `wanted`, else below ./nvrun-runs, else (not writable) below the user's state folder."""
+    if wanted:
+        candidates = [Path(wanted).absolute()]
+    else:
+        state = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
+        user_temp = Path(tempfile.gettempdir(), f"nvrun-runs-{os.getuid()}")
+        candidates = [Path.cwd() / "nvrun-runs", Path(state, "nvrun", "runs"), user_temp]
+    troubles = []
+    for parent in candidates:
+        try:
+            return RunFolder(run_id, parent)
+        except OSError as error:
+            troubles.append(f"{parent}: {error.strerror}")
+    raise NvrunError(f"no place for the run's folder: {'; '.join(troubles)}", hint="--run-dir DIR names one")
