@@ -1,0 +1,116 @@
+"""One variable as somebody wrote it, and what lint says about it. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from nvrun.facts import HostFacts, RdmaPort
+from nvrun.model import Finding, Frozen, Severity
+from nvrun.nccl import parse
+
+Syntax = Literal["shell", "conf", "docker", "yaml", "python", "csh"]
+
+
+class Setting(Frozen, frozen=True, kw_only=True):
+    """NAME=VALUE and where it stands."""
+
+    name: str
+    value: str
+    where: str
+    """`environment`, `/etc/nccl.conf:3`, `train.sh:12`, `preset hopper`."""
+    syntax: Syntax = "shell"
+    known: bool = True
+    """False where the value holds something that only running the script would tell (`$(...)`, `$X`)."""
+
+    def line(self, value: str) -> str:
+        """The line that sets this variable to `value`, in the language it was found in."""
+        return {
+            "shell": f"export {self.name}={shlex.quote(value)}",
+            "conf": f"{self.name}={value}",
+            "docker": f"ENV {self.name}={shlex.quote(value)}",
+            "yaml": f'{{name: {self.name}, value: "{value}"}}',
+            "python": f'os.environ["{self.name}"] = "{value}"',
+            "csh": f"setenv {self.name} {shlex.quote(value)}",
+        }[self.syntax]
+
+    @property
+    def removal(self) -> str:
+        """How to be rid of it."""
+        return f"unset {self.name}" if self.where == "environment" else f"delete {self.name} at {self.where}"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the rules judge: the settings that hold, and what is known of the library and the host."""
+
+    settings: Mapping[str, Setting]
+    nccl: parse.Version = ()
+    """() where it is not known which NCCL will be loaded."""
+    facts: HostFacts | None = None
+    shared: bool = False
+    """True where one text serves several hosts: a preset, a job script."""
+
+    def text(self, name: str) -> str | None:
+        """The value; None where it is unset, empty (NCCL takes the default) or not known."""
+        setting = self.settings.get(name)
+        return setting.value if setting and setting.known and setting.value else None
+
+    def number(self, name: str) -> int | None:
+        """The integer NCCL reads; None where it takes the default."""
+        text = self.text(name)
+        return None if text is None else parse.strtoll(text)
+
+    def before(self, release: str) -> bool:
+        """True where the loaded NCCL is known to be older."""
+        return bool(self.nccl) and self.nccl < parse.version(release)
+
+    def from_(self, release: str) -> bool:
+        """True where the loaded NCCL is known to be that release or newer."""
+        return bool(self.nccl) and self.nccl >= parse.version(release)
+
+    @property
+    def active_ports(self) -> tuple[RdmaPort, ...] | None:
+        """RDMA ports NCCL would consider: state ACTIVE. None where nobody read them."""
+        if self.facts is None or self.facts.rdma is None:
+            return None
+        return tuple(port for port in self.facts.rdma if port.state == "ACTIVE")
+
+    @property
+    def nvswitch(self) -> bool | None:
+        """True where a GPU has an NVLink to a switch; None where nobody could tell."""
+        gpus = self.facts.gpus if self.facts else None
+        if not gpus:
+            return None
+        remotes = [link.remote_type for gpu in gpus for link in gpu.nvlinks]
+        if "switch" in remotes:
+            return True
+        unread = None in remotes or any("nvlinks" in gpu.unread for gpu in gpus)
+        return None if unread else False
+
+
+def found(
+    setting: Setting,
+    code: str,
+    severity: Severity,
+    message: str,
+    *,
+    right: str | None = None,
+    remedy: str = "",
+    expected: str = "",
+    host: str | None = None,
+) -> Finding:
+    """A finding about one setting. `right` is the corrected value: the remedy is then the line to paste."""
+    return Finding(
+        code=code,
+        severity=severity,
+        message=message,
+        host=host,
+        subject=setting.name,
+        observed=f"{setting.name}={setting.value}",
+        expected=expected if right is None or expected else f"{setting.name}={right}",
+        remedy=setting.line(right) if right is not None else remedy,
+        evidence=(f"{setting.where}: {setting.name}={setting.value}",),
+    )
