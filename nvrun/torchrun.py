@@ -235,6 +235,8 @@ def split(argv: Sequence[str], own: Mapping[str, bool]) -> CommandLine:
         for flag, attached in _torchrun_flags(token, own):
             if flag.read and attached is None:
                 attached = _value(token, rest, own)
+            if attached == "--":  # argparse up to Python 3.12 drops it and hands on an empty list
+                raise UsageError(f"{flag.spelling}: torchrun cannot take -- for a value")
             theirs.append((flag, attached))
     return CommandLine(own=tuple(mine), torchrun=tuple(theirs))
 

@@ -135,7 +135,7 @@ def _no_gres(environ: Mapping[str, str], detected: Detected, seen: Seen) -> Iter
         yield Finding(
             code="slurm-gpus-not-reserved",
             severity=Severity.WARNING,
-            message=f"the job asked for no GPU, but all {seen.gpus} of this node can be opened: other jobs may use them",
+            message=f"the job asked for no GPU, but can open all {seen.gpus} of this node: others may use them",
             remedy="#SBATCH --gres=gpu:N or --gpus-per-node=N",
         )
 
