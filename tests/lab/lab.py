@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -33,6 +33,8 @@ Argv: TypeAlias = Sequence[str | Path]
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAUNCHER = "launcher"
 """The place where users sit: on the hosts' network, without an sshd."""
+BRIDGE = "bridge"
+"""The place where the cables of all others end."""
 USER = "ada"
 """The ordinary user."""
 UID = 4711
@@ -197,8 +199,15 @@ class Lab:
         return self.run(argv, place=host, **options)
 
     def start_sshd(self, host: str, *options: str, prefix: Argv = ()) -> None:
-        """Start the host's sshd (it goes into the background)."""
+        """Start the host's sshd, as it is or by another command; it accepts connections afterwards."""
         self.exec(host, [*prefix, *sshd_command(host), *options], check=True)
+        wait_for(lambda: self.listens(host, 22), f"sshd of {host}")
+
+    def stop_sshd(self, host: str) -> None:
+        """End the host's listening sshd; open sessions go on."""
+        listener = next(process for process in self.daemons(host) if "[listener]" in process.argv[0])
+        os.kill(listener.pid, signal.SIGTERM)
+        wait_for(lambda: not self.listens(host, 22), f"end of {host}'s sshd")
 
     def nft(self, host: str, script: str) -> None:
         """Load firewall rules on a host."""
@@ -213,6 +222,20 @@ class Lab:
             return f"fd77::{number:x}"
         return "10.77.255.1" if place == LAUNCHER else f"10.77.{number // 250}.{number % 250 + 1}"
 
+    @property
+    def prefix(self) -> int:
+        """Bits of the network's part of an address."""
+        return 64 if self.ipv6 else 16
+
+    @property
+    def gateway(self) -> str:
+        """The default route of all places. It leads nowhere."""
+        return "fd77::fffe" if self.ipv6 else "10.77.255.254"
+
+    def port(self, place: str) -> str:
+        """The interface on the bridge in which the place's cable ends."""
+        return f"port{[LAUNCHER, *self.hosts].index(place)}"
+
     def home(self, user: str = "root") -> str:
         """The user's home, as a path in the lab."""
         return HOMES[user]
@@ -221,10 +244,20 @@ class Lab:
         """A path of that place, as this process can open it."""
         return Path(f"/proc/{self._holders[place]}/root{inside}")
 
+    def listens(self, place: str, port: int) -> bool:
+        """Somebody listens on this TCP port there."""
+        proc = Path(f"/proc/{self._holders[place]}/net")
+        rows = [line.split() for file in ("tcp", "tcp6") for line in (proc / file).read_text().splitlines()[1:]]
+        return any(row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port for row in rows)
+
     def processes(self, place: str, mark: str = "") -> tuple[Process, ...]:
         """The living processes of a place that carry the mark, but for those that make the lab itself."""
-        net = Path(f"/proc/{self._holders[place]}/ns/net").readlink()
-        return tuple(p for p in processes() if p.net == net and not is_furniture(p) and p.carries(mark))
+        others = (process for process in self._all(place) if not is_daemon(process))
+        return tuple(process for process in others if process.carries(mark))
+
+    def daemons(self, host: str) -> tuple[Process, ...]:
+        """The host's listening sshd, and its slurmd."""
+        return tuple(process for process in self._all(host) if is_daemon(process))
 
     def pids(self, place: str, mark: str = "") -> tuple[int, ...]:
         return tuple(process.pid for process in self.processes(place, mark))
@@ -244,25 +277,32 @@ class Lab:
             "scripts": {"rsh": RSH},
             "sshd_config": SSHD_CONFIG,
             "ssh_config": "".join(f"Host {host}\n    ProxyJump {jump}\n" for host, jump in self.behind.items()),
-            "gateway": "fd77::fffe" if self.ipv6 else "10.77.255.254",
-            "prefix": 64 if self.ipv6 else 16,
+            "gateway": self.gateway,
+            "prefix": self.prefix,
             "places": [
                 {
                     "name": name,
-                    "port": f"port{number}",
+                    "port": self.port(name),
                     "address": self.address(name),
                     "daemon": "" if name == LAUNCHER else shlex.join(sshd_command(name)),
                     "own_pids": self.own_pids and name != LAUNCHER,
                     "private": [] if name == LAUNCHER else [*own, *self.private],
                 }
-                for number, name in enumerate(places)
+                for name in places
             ],
         }
 
     def _find_holders(self) -> dict[str, int]:
         """Place -> pid of the process that holds its namespaces."""
         first = child_of(self._tree.pid)
-        return {p.environ["NAME"]: p.pid for p in processes() if p.parent == first and "NAME" in p.environ}
+        assert first is not None
+        places = {p.environ["NAME"]: p.pid for p in processes() if p.parent == first and "NAME" in p.environ}
+        return places | {BRIDGE: first}
+
+    def _all(self, place: str) -> Iterator[Process]:
+        """The processes of a place without the holders of its namespaces."""
+        net = Path(f"/proc/{self._holders[place]}/ns/net").readlink()
+        return (process for process in processes() if process.net == net and "OWN_PIDS" not in process.environ)
 
     def _enter(self, place: str) -> list[str]:
         target = f"/proc/{self._holders[place]}/ns"
@@ -276,10 +316,17 @@ class Lab:
         self.nft(host, f"table inet bastion {{\n chain in {{\n type filter hook input priority -300; {rule}\n }}\n}}")
 
 
-def is_furniture(process: Process) -> bool:
-    """The process makes the lab itself: a holder of namespaces, a listening sshd or a slurmd."""
-    program = process.argv[0]
-    return "OWN_PIDS" in process.environ or "[listener]" in program or Path(program).name == "slurmd"
+def is_daemon(process: Process) -> bool:
+    return "[listener]" in process.argv[0] or Path(process.argv[0]).name == "slurmd"
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout: float = 10) -> None:
+    """Return as soon as it holds; TimeoutError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {timeout} s")
+        time.sleep(0.01)
 
 
 def sshd_command(host: str) -> list[str]:
