@@ -6,11 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from nvrun.errors import UsageError
+from nvrun.bindfile import Row
 from nvrun.facts import Gpu, HostFacts
 from nvrun.model import Binding, Finding, Frozen, Severity
-from nvrun.topology.cpus import CpuLayout, format_cpulist, layout, parse_cpulist, share, spare_nodes
+from nvrun.topology.cpus import CpuLayout, format_cpulist, layout, share, spare_nodes
 from nvrun.topology.devices import Device, visible
+from nvrun.topology.from_facts import from_facts
+from nvrun.topology.model import Topology
+from nvrun.topology.nics import nearest_nics
+from nvrun.topology.nvlink import ranks_without_nvlink
 
 Mode: TypeAlias = Literal["none", "node", "socket", "exclusive"]
 """node: the CPUs of the GPU's NUMA node, shared out among its ranks. exclusive: the same, and an error where a rank
@@ -30,14 +34,6 @@ class Bound(Frozen, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-class Row(Frozen, frozen=True, kw_only=True):
-    """One line of a binding file."""
-
-    line: int
-    cpus: tuple[int, ...]
-    memory_node: int | None = None
-
-
 def bind(
     facts: HostFacts,
     *,
@@ -47,12 +43,13 @@ def bind(
     memory: Memory = "preferred",
     table: Mapping[int, Row] | None = None,
     virtual_local_rank: bool = False,
-    nics: Mapping[str, Sequence[str]] | None = None,
+    topology: Topology | None = None,
 ) -> Bound:
     """Bindings of the ranks 0 to `local_ranks` - 1 of one host.
 
     `env` is the environment that the ranks will have there (default: that of the facts). `table` is a binding file
-    (`read_table`) and takes the place of `mode`. `nics` gives the RDMA devices of a GPU's UUID, nearest first.
+    (`bindfile.read_table`) and takes the place of `mode`. `topology`: where it was read from something else than these
+    facts.
     """
     env = (facts.env or {}) if env is None else env
     seen = visible(facts.gpus or (), env, host=facts.host, one_per_rank=virtual_local_rank)
@@ -79,6 +76,11 @@ def bind(
     if cpus is not None:
         places, said = _with_memory(facts.host, places, cpus, memory)
         findings += said
+    topology = topology or from_facts(facts)
+    nics = nearest_nics(topology)
+    if len(seen.devices) >= local_ranks:
+        order = [device.gpu.index for device in seen.devices[:local_ranks] if device.gpu]
+        findings += ranks_without_nvlink(topology, order, facts.host)
     bindings = []
     for rank, (device, place) in enumerate(zip(devices, places, strict=True)):
         gpu = device.gpu if device else None
@@ -90,7 +92,7 @@ def bind(
                 cpus=place.cpus,
                 memory_node=place.memory_node,
                 memory=memory if place.memory_node is not None or (place.cpus and memory == "local") else "",
-                nics=tuple((nics or {}).get(gpu.uuid, ())) if gpu else (),
+                nics=nics.get(f"GPU{gpu.index}", ()) if gpu else (),
                 why=place.why,
             )
         )
@@ -130,7 +132,7 @@ def _beside_gpus(
         enough = len(cores) // len(ranks) >= (1 if mode == "exclusive" else _FEWEST_CORES)
         apart = len(ranks) > 1 and mode != "socket" and enough
         shares = share(cores, len(ranks)) if apart else [cpus.cpus(nodes)] * len(ranks)
-        how = _how(nodes, len(ranks), len(cores), apart, mode)
+        how = tuple(_how(nodes, len(ranks), len(cores), apart, mode))
         for rank, part in zip(ranks, shares, strict=True):
             places[rank] = _Place(cpus=part, memory_node=homes[rank].node, why="; ".join([homes[rank].why, *how]))
     return [places[rank] for rank in range(len(devices))], findings + list(_remarks(facts, cpus, devices, homes))
@@ -145,7 +147,7 @@ def _home(device: Device | None, cpus: CpuLayout) -> _Home | str:
     name = f"GPU {device.gpu.index}{f' ({device.uuid})' if device.is_mig else ''}"
     node = device.gpu.numa_node
     if node is None:
-        return f"the NUMA node of {name} is not known (the kernel says -1)"
+        return f"the NUMA node of {name} is not known"
     if cpus.cores.get(node):
         return _Home(node=node, gpu_node=node, why=f"{name} is on NUMA node {node}")
     lacking = "has no CPU that this job may use" if node in cpus.cores else "is not online"
@@ -214,29 +216,6 @@ def _with_memory(
             place = _Place(cpus=place.cpus, why=why)
         result.append(place)
     return result, [_memory_refused(host, node) for node in sorted(refused)]
-
-
-def read_table(text: str, path: str) -> Mapping[int, Row]:
-    """A binding file: `LOCAL_RANK CPULIST [MEMORY_NODE]` a line, `#` begins a comment. UsageError names the line."""
-    rows: dict[int, Row] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split("#", 1)[0].split()
-        if not words:
-            continue
-        expected = f"{path}:{number}: expected LOCAL_RANK CPULIST [MEMORY_NODE], such as `0 0-15,64-79 0`"
-        try:
-            rank, cpus = int(words[0]), parse_cpulist(words[1])
-            node = int(words[2]) if len(words) > 2 else None
-        except (ValueError, IndexError) as error:
-            raise UsageError(f"{expected}; {error}" if len(words) > 1 else expected) from None
-        if len(words) > 3 or not cpus or rank < 0 or (node is not None and node < 0):
-            raise UsageError(expected)
-        if rank in rows:
-            raise UsageError(f"{path}:{number}: local rank {rank} is already given in line {rows[rank].line}")
-        rows[rank] = Row(line=number, cpus=cpus, memory_node=node)
-    if not rows:
-        raise UsageError(f"{path}: no line gives a local rank; expected LOCAL_RANK CPULIST [MEMORY_NODE]")
-    return rows
 
 
 def _from_table(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrun.binding import Bound, bind, read_table
+from nvrun.bindfile import read_table
+from nvrun.binding import Bound, bind
 from nvrun.errors import UsageError
 from nvrun.facts import Cpu, Cpus, Gpu, HostFacts, NumaNode, Software
 from nvrun.model import Binding, Severity
@@ -144,7 +145,11 @@ def test_nps4_is_widened_to_the_socket() -> None:
     bound = bind(facts, local_ranks=8)
     assert all(len(cpus) == 32 for cpus in cpus_of(bound))
     assert sorted(cpu for cpus in cpus_of(bound) for cpu in cpus) == list(range(256))
-    assert "widened to node 2 of the same socket" in bound.bindings[0].why
+    assert all("widened to node" in binding.why for binding in bound.bindings)
+    assert bound.bindings[1].why == (
+        "GPU 1 is on NUMA node 3; widened to node 2 of the same socket, which has no GPU; "
+        "32 cores shared out among 2 ranks"
+    )
     own = {cpu for cpu in bound.bindings[0].cpus if 48 <= cpu % 128 < 64}
     assert len(own) == 16  # each rank has its part of the GPU's own node
     assert bound.bindings[0].memory_node == 3
