@@ -105,7 +105,7 @@ def seconds_or_never(value: str) -> float:
         raise ValueError(f"{error}, or never") from None
 
 
-def port_range(value: str) -> tuple[int, int]:
+def ports(value: str) -> tuple[int, int]:
     """`29500-29599` or `29500` -> first and last port, both included."""
     found = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", value)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
@@ -179,7 +179,7 @@ class Options:
     )
 
     fleet: Annotated[
-        str | None,
+        Literal["local", "ssh", "srun"] | None,
         Setting(_CHAIN, choice("local", "ssh", "srun"), "local|ssh|srun", "how hosts are reached", brief=True),
     ] = None
     rsh: Annotated[
@@ -244,7 +244,7 @@ class Options:
         Setting(_JOB, seconds_or_never, "SECONDS|never", "a host ends its ranks when unheard for (300; srun 60)"),
     ] = None
     port_range: Annotated[
-        tuple[int, int], Setting(_JOB, port_range, "FIRST-LAST", "ports for the rendezvous (29500-29599)")
+        tuple[int, int], Setting(_JOB, ports, "FIRST-LAST", "ports for the rendezvous (29500-29599)")
     ] = (29500, 29599)
     dry_run: Annotated[bool, Setting(_JOB, switch, "", "print what would run, as shell", brief=True)] = False
     json: Annotated[bool, Setting(_JOB, switch, "", "print JSON")] = False
