@@ -1,0 +1,82 @@
+"""How a process ended, in words."""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple
+
+from nvrun.diagnose.rule import Stage
+
+
+class Ending(NamedTuple):
+    """What an exit status says."""
+
+    code: str
+    stage: Stage
+    text: str
+    """`exit code 1`, `signal 9 (SIGKILL)`."""
+    meaning: str
+    remedy: str
+    confidence: float
+
+
+_SIGNALS: dict[int, tuple[str, Stage, str, str, float]] = {
+    signal.SIGKILL: (
+        "rank-killed",
+        Stage.SYMPTOM,
+        "killed from outside: most often by the kernel because the host's memory ran out",
+        "dmesg -T | grep -i 'killed process' on that host; ask for more memory or use fewer data loader workers",
+        0.6,
+    ),
+    signal.SIGSEGV: (
+        "segfault",
+        Stage.PROGRAM,
+        "it crashed in native code",
+        "Run with PYTHONFAULTHANDLER=1 for the stack; look for mixed library versions",
+        0.8,
+    ),
+    signal.SIGBUS: (
+        "bus-error",
+        Stage.SYMPTOM,
+        "a bus error: /dev/shm or a mapped file ran out of space",
+        "df -h /dev/shm; --shm-size=8g or --ipc=host for a container",
+        0.7,
+    ),
+    signal.SIGFPE: ("native-crash", Stage.PROGRAM, "an arithmetic error in native code", "PYTHONFAULTHANDLER=1", 0.7),
+    signal.SIGILL: (
+        "native-crash",
+        Stage.SETUP,
+        "an instruction that this CPU does not have: built for another CPU",
+        "Rebuild or install packages for this CPU",
+        0.8,
+    ),
+    signal.SIGABRT: (
+        "rank-aborted",
+        Stage.CONSEQUENCE,
+        "it aborted itself: NCCL's watchdog after a failed collective, or an assertion in native code",
+        "The lines just before in its stderr say why",
+        0.5,
+    ),
+    signal.SIGTERM: ("taken-down", Stage.CONSEQUENCE, "it was asked to end", "", 0.8),
+    signal.SIGINT: ("taken-down", Stage.CONSEQUENCE, "it was interrupted (Ctrl-C)", "", 0.8),
+    signal.SIGHUP: ("taken-down", Stage.CONSEQUENCE, "its terminal or session was closed", "Use tmux or nohup", 0.8),
+}
+
+
+def decode(status: int) -> Ending:
+    """What an exit status means: -n and 128+n are signal n."""
+    number = -status if status < 0 else status - 128 if 128 < status < 128 + 65 else 0
+    if number == 0:
+        text = f"exit code {status}"
+        if status == 2:
+            meaning, remedy = "bad arguments, or the script's own code", "The first lines of its stderr say which"
+        else:
+            meaning, remedy = "the script raised an exception or called exit", "Its stderr has the traceback"
+        return Ending("script-failed", Stage.SYMPTOM, text, meaning, remedy, 0.5)
+    try:
+        name = f" ({signal.Signals(number).name})"
+    except ValueError:
+        name = ""
+    unknown = ("ended-by-signal", Stage.SYMPTOM, "it was ended by a signal", "Look who sent it", 0.4)
+    code, stage, meaning, remedy, confidence = _SIGNALS.get(number, unknown)
+    return Ending(code, stage, f"signal {number}{name}", meaning, remedy, confidence)

@@ -1,0 +1,124 @@
+"""Several sources, the ends of ranks and the facts of hosts -> findings, the likely cause first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from nvrun.diagnose.ends import decode
+from nvrun.diagnose.rule import Stage
+from nvrun.diagnose.scan import Match, Source, scan
+from nvrun.facts import HostFacts
+from nvrun.model import Finding, RankEnd
+
+EVIDENCE_LINES = 8
+"""Lines kept for one finding, the first ones that came."""
+
+
+def diagnose(
+    sources: Iterable[Source],
+    *,
+    facts: Mapping[str, HostFacts] | None = None,
+    ends: tuple[RankEnd, ...] = (),
+) -> list[Finding]:
+    """Findings in the order in which they should be read: causes, symptoms, waits that ended, consequences, notes.
+
+    `facts` corrects the clocks of the hosts (host name -> facts). `ends` are the ends of ranks in the order in which
+    they happened; what the first failing rank itself says is told before what other ranks say.
+    """
+    first = first_failure(ends)
+    groups: dict[tuple[object, ...], _Group] = {}
+    for source in sources:
+        for match in scan(source):
+            _add(groups, match, facts or {})
+    if first is not None:
+        _add(groups, _end_match(first, groups.values()), {})
+    ordered = sorted(groups.values(), key=lambda group: _order(group, first))
+    return [_finding(group) for group in ordered]
+
+
+def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:
+    """The first end that was a failure and not asked for by nvrun; by time where every end has one, else by order."""
+    failed = [end for end in ends if end.code not in (0, None) and not end.by_nvrun]
+    if failed and all(end.at is not None for end in failed):
+        return min(failed, key=lambda end: end.at or 0.0)
+    return failed[0] if failed else None
+
+
+@dataclass(slots=True)
+class _Group:
+    """Matches of one kind at one place."""
+
+    match: Match
+    number: int
+    lines: int = 0
+    evidence: list[str] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+
+
+def _add(groups: dict[tuple[object, ...], _Group], match: Match, facts: Mapping[str, HostFacts]) -> None:
+    host_facts = facts.get(match.host or "")
+    if match.at is not None and host_facts is not None and host_facts.clock_offset_s is not None:
+        match = replace(match, at=match.at - host_facts.clock_offset_s)
+    key: tuple[object, ...] = (match.code, match.host, match.subject)
+    if match.stage >= Stage.CONSEQUENCE and match.stage is not Stage.NOTE:
+        key = (match.code,)
+    group = groups.get(key)
+    if group is None:
+        group = groups[key] = _Group(match, len(groups))
+    elif (match.at is not None and group.match.at is not None and match.at < group.match.at) or (
+        match.stage < group.match.stage
+    ):
+        group.match = match
+        group.evidence[:0] = match.evidence
+        del group.evidence[EVIDENCE_LINES * 2 :]
+    group.lines += 1
+    if match.rank is not None:
+        group.ranks.add(match.rank)
+    for line in match.evidence:
+        if len(group.evidence) < EVIDENCE_LINES * 2 and line not in group.evidence:
+            group.evidence.append(line)
+
+
+def _order(group: _Group, first: RankEnd | None) -> tuple[object, ...]:
+    match = group.match
+    of_first = first is not None and first.rank in group.ranks and match.stage <= Stage.SYMPTOM
+    # A rank's own exception and a peer it could not reach weigh alike: time tells.
+    stage = Stage.PROGRAM if match.stage in (Stage.PROGRAM, Stage.NETWORK) else match.stage
+    return (stage, not of_first, match.stage, match.at is None, match.at or 0.0, -match.confidence, group.number)
+
+
+def _end_match(end: RankEnd, groups: Iterable[_Group]) -> Match:
+    """The end of the first failing rank. Its signal outranks what other ranks say, unless its own log says why."""
+    status = end.code if end.code is not None else 0
+    ending = decode(status)
+    explained = any(end.rank in group.ranks and group.match.stage.is_cause for group in groups)
+    stage = Stage.PROGRAM if status < 0 and ending.stage is Stage.SYMPTOM and not explained else ending.stage
+    return Match(
+        code=ending.code,
+        stage=stage,
+        message=f"Rank {end.rank} on {end.host} was the first to end, with {ending.text}: {ending.meaning}",
+        remedy=ending.remedy,
+        confidence=ending.confidence,
+        host=end.host,
+        rank=end.rank,
+        source="exit status",
+    )
+
+
+def _finding(group: _Group) -> Finding:
+    match = group.match
+    ranks = sorted(group.ranks)
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks" if ranks else ""
+    seen = f"{group.lines} line{'s' if group.lines > 1 else ''}, first in {match.source}" if match.source else ""
+    return Finding(
+        code=match.code,
+        severity=match.severity,
+        message=match.message,
+        host=match.host,
+        subject=match.subject or who,
+        observed=seen,
+        remedy=match.remedy,
+        evidence=tuple(group.evidence[: EVIDENCE_LINES * 2]),
+        confidence=match.confidence,
+    )
