@@ -83,14 +83,11 @@ def cut(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def changed(lab: Lab, places: Iterable[str], command: Sequence[str], back: Sequence[str]) -> Iterator[None]:
     """One command on each of the places, and another one afterwards."""
-    places = list(places)
-    for place in places:
-        lab.exec(place, command, check=True)
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         for place in places:
-            lab.exec(place, back, check=True)
+            lab.exec(place, command, check=True)
+            stack.callback(lab.exec, place, back, check=True)
+        yield
 
 
 def segmented(lab: Lab) -> contextlib.AbstractContextManager[None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import socket
 import subprocess
 import sys
@@ -59,14 +58,13 @@ def make_file_system(spec: dict[str, Any]) -> None:
     if Path("/sys/fs/cgroup").is_dir():
         (STATE / "cgroup").mkdir()
         mount("--rbind", "/sys/fs/cgroup", STATE / "cgroup")
-    root_home = Path(pwd.getpwuid(0).pw_dir)
+    (root_home, _), (home, uid) = homes(spec)
     needed = [Path(path) for path in spec["needed"]]
     cover(root_home, needed)
     while closed := next((p for path in needed for p in path.parents if not p.stat().st_mode & 0o001), None):
         cover(closed, needed)
 
-    user, uid = spec["user"], spec["uid"]
-    home = Path(spec["user_home"])
+    user = spec["user"]
     home.mkdir()
     os.chown(home, uid, uid)
     add_account("passwd", f"{user}:x:{uid}:{uid}::{home}:/bin/bash")
@@ -114,7 +112,8 @@ def replace(file: str, text: str, mode: int = 0o644) -> None:
 
 
 def homes(spec: dict[str, Any]) -> list[tuple[Path, int]]:
-    return [(Path(pwd.getpwuid(0).pw_dir), 0), (Path(spec["user_home"]), spec["uid"])]
+    """Root's home and the ordinary user's, with their owners' uids."""
+    return [(Path(home), uid) for home, uid in spec["homes"]]
 
 
 def make_ssh(spec: dict[str, Any]) -> None:

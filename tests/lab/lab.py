@@ -11,6 +11,7 @@ machine's, so that the checkout and its interpreter are found at the same path o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -38,7 +39,7 @@ BRIDGE = "bridge"
 USER = "ada"
 """The ordinary user."""
 UID = 4711
-HOMES = {"root": "/root", USER: f"/run/home/{USER}"}
+HOMES = {"root": str(Path("~root").expanduser()), USER: f"/run/home/{USER}"}
 NAMESPACES = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 TOOLS = ("unshare", "nsenter", "setpriv", "mount", "ip", "sshd", "ssh", "ssh-keygen")
 
@@ -75,9 +76,17 @@ class Running(subprocess.Popen[str]):
             time.sleep(0.002)
         raise ProcessLookupError("the command has ended")
 
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Wait for the command; a test that failed meanwhile does not wait, the command is killed."""
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, error, at)
+
     def send_signal(self, sig: int) -> None:
-        if self.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self.target, sig)
+            if sig == signal.SIGCONT:
+                os.kill(self.pid, sig)  # nsenter stops itself when the command is stopped
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -170,7 +179,10 @@ class Lab:
         cwd: str | Path | None = None,
         **options: Any,
     ) -> Running:
-        """Start a command, by default on the launcher in the user's home, with a small clean environment plus `env`."""
+        """Start a command, by default on the launcher in the user's home, with a small clean environment plus `env`.
+
+        Its output is text, with "\\r" read as "\\n"; for its bytes pass a file as `stdout`.
+        """
         become = [] if user == "root" else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
         command = [*self._enter(place), *become, "env", f"--chdir={cwd or HOMES[user]}", *map(str, argv)]
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
@@ -184,11 +196,7 @@ class Lab:
         if input is not None:
             where["stdin"] = subprocess.PIPE
         with self.popen(argv, **where) as running:
-            try:
-                stdout, stderr = running.communicate(input, timeout=timeout)
-            except BaseException:
-                running.kill()
-                raise
+            stdout, stderr = running.communicate(input, timeout=timeout)
         completed = subprocess.CompletedProcess(list(argv), running.returncode, stdout, stderr)
         if check and completed.returncode:
             raise RuntimeError(f"{shlex.join(map(str, argv))}: exit {completed.returncode}\n{stdout}{stderr}")
@@ -271,7 +279,7 @@ class Lab:
         return {
             "user": USER,
             "uid": UID,
-            "user_home": HOMES[USER],
+            "homes": [[HOMES["root"], 0], [HOMES[USER], UID]],
             "needed": sorted({str(Path(p).resolve()) for p in (REPOSITORY, sys.prefix, sys.base_prefix)}),
             "etc_hosts": f"127.0.0.1 localhost\n::1 localhost\n{names}",
             "scripts": {"rsh": RSH},
@@ -300,9 +308,10 @@ class Lab:
         return places | {BRIDGE: first}
 
     def _all(self, place: str) -> Iterator[Process]:
-        """The processes of a place without the holders of its namespaces."""
+        """The processes of a place, without the holders of its namespaces and the nsenters that lead into them."""
         net = Path(f"/proc/{self._holders[place]}/ns/net").readlink()
-        return (process for process in processes() if process.net == net and "OWN_PIDS" not in process.environ)
+        here = (process for process in processes() if process.net == net)
+        return (p for p in here if "OWN_PIDS" not in p.environ and Path(p.argv[0]).name != "nsenter")
 
     def _enter(self, place: str) -> list[str]:
         target = f"/proc/{self._holders[place]}/ns"

@@ -177,8 +177,9 @@ def test_rsh_reaches_a_host_without_its_sshd_and_without_the_environment(lab: La
 
 def test_processes_belong_to_hosts_and_are_found_by_mark(lab: Lab) -> None:
     with lab.popen(["ssh", "b", "MARK=run-17 exec sleep 1000"]) as session:
-        until(lambda: lab.pids("b", "run-17"))
-        (process,) = [process for process in lab.processes("b", "run-17") if process.argv[0] == "sleep"]
+        until(lambda: [process for process in lab.processes("b", "run-17") if process.argv[0] == "sleep"])
+        (process,) = lab.processes("b", "run-17")
+        assert process.argv == ("sleep", "1000")
         assert process.environ["MARK"] == "run-17"
         assert "sleep" not in [argument for other in lab.processes("a") for argument in other.argv]
         os.kill(process.pid, signal.SIGKILL)
@@ -195,6 +196,18 @@ def test_signals_reach_the_command_itself(lab: Lab) -> None:
         running.send_signal(signal.SIGUSR1)
         assert running.stdout.read() == "caught\n"
     assert running.returncode == 3
+
+
+def test_a_command_can_be_stopped_and_continued(lab: Lab) -> None:
+    with lab.popen(["sh", "-c", "while echo tick; do sleep 0.05; done"]) as running:
+        assert read_line(running) == "tick\n"
+        running.send_signal(signal.SIGSTOP)
+        drain(running)
+        assert not says_something(running, 0.3)
+        running.send_signal(signal.SIGCONT)
+        assert says_something(running, 5)
+        running.terminate()
+    assert running.returncode == -signal.SIGTERM
 
 
 def test_a_command_that_takes_too_long_is_killed(lab: Lab) -> None:
