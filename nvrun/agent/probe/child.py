@@ -135,7 +135,7 @@ def _drop(poll: Any, pipe: int) -> None:
 def _reap(pid: int, *, wait: bool) -> int | None:
     """The wait status; None where somebody else reaped it or it does not end."""
     with contextlib.suppress(ChildProcessError):
-        for _ in range(1 if wait else 10):
+        for _ in range(1 if wait else 50):
             done, status = os.waitpid(pid, 0 if wait else os.WNOHANG)
             if done:
                 return status

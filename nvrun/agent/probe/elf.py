@@ -6,6 +6,7 @@ Only headers are read, so that a library of a gigabyte costs as little as a smal
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 DT_NEEDED, DT_STRTAB, DT_RPATH, DT_RUNPATH = 1, 5, 15, 29
@@ -46,18 +47,24 @@ def dynamic(path: str) -> Dynamic:
         return Dynamic(tuple(text(DT_NEEDED)), folders(DT_RPATH), folders(DT_RUNPATH))
 
 
-def section(path: str, name: str, limit: int) -> bytes:
-    """Content of a section up to `limit` bytes, b"" where there is none; raises OSError or ValueError as `dynamic`."""
+def chunks(path: str, section: str, size: int = 1 << 20, overlap: int = 64) -> Iterator[bytes]:
+    """A section's content piece by piece, each beginning with the end of the last; raises as `dynamic` does."""
     with open(path, "rb") as file:
         header = _header(file)
-        start, size, count, names = header[6], header[11], header[12], header[13]
+        start, entry_size, count, names = header[6], header[11], header[12], header[13]
         file.seek(start)
-        table = [struct.unpack("<IIQQQQIIQQ", file.read(size)[:64]) for _ in range(count)]
+        table = [struct.unpack("<IIQQQQIIQQ", file.read(entry_size)[:64]) for _ in range(count)]
         for entry in table:
-            if _string(file, table[names][4] + entry[0]) == name:
+            if _string(file, table[names][4] + entry[0]) == section:
                 file.seek(entry[4])
-                return file.read(min(entry[5], limit))
-    return b""
+                left, tail = entry[5], b""
+                while left > 0:
+                    data = file.read(min(size, left))
+                    if not data:
+                        return
+                    yield tail + data
+                    left, tail = left - len(data), data[-overlap:]
+                return
 
 
 def cached(path: str = "/etc/ld.so.cache") -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,6 @@ from . import elf
 NCCL = "libnccl.so.2"
 PLUGIN = re.compile(r"libnccl-net(-\w+)?\.so(\.\d+)*")
 STANDARD = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
-READ_LIMIT = 64 << 20
 
 
 def nccl(torch: str, env: dict[str, str], site: list[str]) -> dict[str, Any]:
@@ -43,12 +43,9 @@ def net_plugins(env: dict[str, str]) -> list[str]:
 
 def nccl_version(path: str, site: list[str]) -> tuple[str | None, str | None]:
     """Version and where it stands: `binary` (its own banner), `file name` or `wheel`."""
-    try:
-        banner = re.search(rb"NCCL version (\d+\.\d+\.\d+)", elf.section(path, ".rodata", READ_LIMIT))
-    except (OSError, ValueError, IndexError):
-        banner = None
+    banner = _banner(path)
     if banner:
-        return banner[1].decode(), "binary"
+        return banner, "binary"
     name = re.search(r"\.so\.(\d+\.\d+\.\d+)$", os.path.realpath(path))
     if name:
         return name[1], "file name"
@@ -57,6 +54,18 @@ def nccl_version(path: str, site: list[str]) -> tuple[str | None, str | None]:
         if version and os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
             return version, "wheel"
     return None, None
+
+
+def _banner(path: str) -> str | None:
+    """`NCCL version 2.28.9+cuda13.0`, which the library prints with NCCL_DEBUG=VERSION, stands in its constants."""
+    try:
+        for data in elf.chunks(path, ".rodata"):
+            found = re.search(rb"NCCL version (\d+\.\d+\.\d+)(?!\d)", data)
+            if found:
+                return found[1].decode()
+    except (OSError, ValueError, IndexError, struct.error):
+        pass  # not a library that can be read so: its name and its wheel may still tell
+    return None
 
 
 def wheel_version(site: list[str], name: str) -> str | None:

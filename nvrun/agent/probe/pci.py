@@ -59,18 +59,21 @@ ADDRESS = r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"
 
 
 def numa_node(tree: Tree, folder: str, nodes: dict[int, list[int]] | None = None) -> int | None:
-    """The node of the device at `folder`; None where the kernel says -1 or nothing.
+    """The node of the device at `folder`; None where the kernel does not tell, or contradicts itself.
 
-    Kernels without `numa_node` still name the near CPUs, which are those of one node or tell nothing."""
+    Where `numa_node` is absent or -1 the near CPUs may still be those of one node: on a machine with a single node
+    they are, on one whose firmware tells nothing they are those of all nodes. Where both are told they must agree."""
     node = tree.number(f"{folder}/numa_node")
-    if node is not None:
-        return node if node >= 0 else None
-    if nodes is None:
-        nodes = {node: cpu.node_cpus(tree, node) for node in cpu.online_nodes(tree)}
     local = tree.cpus(f"{folder}/local_cpulist")
     if local is None:
         local = tree.cpus(f"{folder}/local_cpus")
-    near = [node for node, cpus in nodes.items() if local and cpus and set(cpus) >= set(local)]
+    if not local:  # also a node of memory only, which has no near CPUs
+        return node if node is not None and node >= 0 else None
+    if nodes is None:
+        nodes = {node: cpu.node_cpus(tree, node) for node in cpu.online_nodes(tree)}
+    near = [number for number, cpus in nodes.items() if set(cpus) >= set(local)]
+    if node is not None and node >= 0:
+        return node if node in near else None
     return near[0] if len(near) == 1 else None
 
 

@@ -24,7 +24,7 @@ class Tree:
     def text(self, path: str) -> str | None:
         try:
             with open(self.root + path, "rb") as file:
-                return file.read().decode("utf-8", "replace").strip()
+                return file.read().decode("utf-8", "replace").strip("\0 \t\n")  # old kernels end lists with NUL
         except OSError:
             return None
 
