@@ -30,7 +30,11 @@ _CUT_LIST = re.compile(r"\d+(?:,\d+){5}", re.ASCII)
 
 class _Line(Frozen, frozen=True, kw_only=True):
     number: int
-    words: tuple[str, ...]
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        return _words(self.text)
 
 
 class _Row(Frozen, frozen=True, kw_only=True):
@@ -66,11 +70,16 @@ def from_matrix(text: str, source: str = "matrix") -> Topology:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """Lines with anything on them, as words; the titles of the last columns become one word each."""
+    """Lines with anything on them."""
     for number, line in enumerate(text.split("\n"), start=1):
-        clean = _COLUMN.sub(lambda match: "_".join(match[0].split()), _ESCAPES.sub("", line))
-        if words := tuple(clean.lstrip(" \t>|#").split()):
-            yield _Line(number=number, words=words)
+        clean = _ESCAPES.sub("", line)
+        if _words(clean):
+            yield _Line(number=number, text=clean)
+
+
+def _words(text: str) -> list[str]:
+    """The words of a line; the titles of the last columns are one word each, marks of quotation none."""
+    return _COLUMN.sub(lambda match: "_".join(match[0].split()), text.lstrip(" \t>|#")).split()
 
 
 def _header(lines: Sequence[_Line], source: str) -> tuple[int, int]:
@@ -110,7 +119,7 @@ def _matrix(lines: Sequence[_Line], source: str) -> tuple[tuple[str, ...], dict[
     """Column names and rows of the first matrix, its header read in the first way that fits the rows."""
     start, wrapped = _header(lines, source)
     error: UsageError | None = None
-    for header in _joined([line.words for line in lines[start : start + wrapped]]):
+    for header in _joined(lines[start : start + wrapped]):
         try:
             return _rows(lines[start + wrapped :], header, f"{source}:{lines[start].number}", source)
         except UsageError as this:
@@ -119,14 +128,10 @@ def _matrix(lines: Sequence[_Line], source: str) -> tuple[tuple[str, ...], dict[
     raise error
 
 
-def _joined(pieces: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+def _joined(pieces: Sequence[_Line]) -> Iterator[list[str]]:
     """The words of a wrapped line: at each break either the next word begins, or one was cut in two."""
-    for glue in product((False, True), repeat=len(pieces) - 1):
-        words = list(pieces[0])
-        for piece, glued in zip(pieces[1:], glue, strict=True):
-            words[-1:] = [words[-1] + piece[0]] if glued else [words[-1], piece[0]]
-            words += piece[1:]
-        yield words
+    for glue in product((" ", ""), repeat=len(pieces) - 1):
+        yield _words(pieces[0].text + "".join(mark + piece.text for mark, piece in zip(glue, pieces[1:], strict=True)))
 
 
 def _rows(
@@ -162,7 +167,7 @@ def _continues(line: _Line, row: Sequence[_Line]) -> bool:
 def _row(name: str, names: Sequence[str], tail: int, pieces: Sequence[_Line], source: str) -> _Row:
     """One row put together from its lines: at each break the words go on, or a word was cut in two."""
     best: _Row | None = None
-    for words in _joined([pieces[0].words[1:], *(piece.words for piece in pieces[1:])]):
+    for _, *words in _joined(pieces):
         cells = words[: len(names)]
         if all(map(is_path, cells)):
             row = _Row(line=pieces[0].number, cells=tuple(cells), tail=tuple(words[len(names) :]))
