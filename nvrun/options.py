@@ -173,7 +173,7 @@ class Options:
         str | None,
         Setting(_HOSTS, text, "FILE", "hosts from a file, one 'HOST slots=N' a line", brief=True, file=True),
     ] = None
-    exclude: Annotated[str | None, Setting(_HOSTS, text, "LIST", "hosts to leave out", brief=True)] = None
+    exclude: Annotated[str | None, Setting(_HOSTS, text, "LIST", "hosts to leave out")] = None
     nodes: Annotated[int | None, Setting(_HOSTS, whole, "N", "use N of the hosts, the rest are spares", brief=True)] = (
         None
     )
@@ -185,9 +185,9 @@ class Options:
     rsh: Annotated[
         str | None, Setting(_CHAIN, words, "CMD", "reach hosts by a command: 'kubectl exec -i {host} --'")
     ] = None
-    ssh: Annotated[str, Setting(_CHAIN, choice("paramiko", "openssh"), "paramiko|openssh", "ssh implementation")] = (
-        "paramiko"
-    )
+    ssh: Annotated[
+        str, Setting(_CHAIN, choice("paramiko", "openssh"), "paramiko|openssh", "which ssh is used (paramiko)")
+    ] = "paramiko"
     ssh_config: Annotated[str | None, Setting(_CHAIN, text, "FILE", "ssh_config in place of the user's", file=True)] = (
         None
     )
@@ -208,7 +208,14 @@ class Options:
     )
 
     check: Annotated[
-        str, Setting(_CHECKS, choice("off", "quick", "full", "deep"), "off|quick|full|deep", "how much", brief=True)
+        str,
+        Setting(
+            _CHECKS,
+            choice("off", "quick", "full", "deep"),
+            "off|quick|full|deep",
+            "checks before the launch (full)",
+            brief=True,
+        ),
     ] = "full"
     waive: Annotated[
         tuple[str, ...], Setting(_CHECKS, text, "CODE", "launch although this error was found", many=True)

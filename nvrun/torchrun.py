@@ -142,7 +142,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag("standalone", None, "", "one node, with a rendezvous of its own on a free port"),
     Flag("max_restarts", _whole(0, "a number from 0"), "N", "restarts of all ranks before the job fails (0)"),
     Flag("monitor_interval", _seconds, "SECONDS", "how often torchrun looks at its ranks (0.1)"),
-    Flag("start_method", _choice("spawn", "fork", "forkserver"), "NAME", "how multiprocessing starts ranks (spawn)"),
+    Flag(
+        "start_method", _choice("spawn", "fork", "forkserver"), "spawn|fork|forkserver", "how ranks are started (spawn)"
+    ),
     Flag("event_log_handler", str, "NAME", "registered handler of torchrun's events (null)"),
     Flag("role", str, "NAME", "role of the ranks (default)"),
     Flag("module", None, "", "the program is a module, as in python -m", short="-m"),
@@ -169,7 +171,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "numa_binding",
         _choice("node", "socket", "exclusive", "core-complex"),
-        "MODE",
+        "node|socket|exclusive|core-complex",
         "torch's own CPU binding; nvrun then binds nothing",
         pet=False,
         since="2.9",
@@ -177,7 +179,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag("signals_to_handle", str, "NAMES", "signals on which torchrun stops its ranks", since="2.10"),
     Flag("shutdown_timeout", _whole(0, "whole seconds"), "SECONDS", "from TERM to KILL (30)", since="2.13"),
     Flag("virtual_local_rank", None, "", "each rank sees its GPU as cuda:0 and LOCAL_RANK as 0", since="2.10"),
-    Flag("print_completion", _choice("bash", "zsh", "tcsh"), "SHELL", "shell completion", pet=False, since="2.14"),
+    Flag(
+        "print_completion",
+        _choice("bash", "zsh", "tcsh"),
+        "bash|zsh|tcsh",
+        "torchrun's own shell completion",
+        pet=False,
+        since="2.14",
+    ),
 )
 BY_NAME = {flag.name: flag for flag in FLAGS}
 _LONG = {spelling: flag for flag in FLAGS for spelling in flag.spellings}
