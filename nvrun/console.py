@@ -16,7 +16,10 @@ QUEUE_BYTES = 8 << 20
 
 # Colours (CSI ... m) pass; what moves the cursor, sets titles or answers queries does not: it comes from a host.
 _CONTROL = re.compile(
-    rb"\x1b\[(?![0-9;]*m)[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_].*?(?:\x1b\\|\x07|$)|\x1b(?!\[)[^\[]?|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]"
+    rb"\x1b\[(?![0-9;]*m)[0-?]*[ -/]*[@-~]?"  # other CSI sequences
+    rb"|\x1b[\]PX^_].*?(?:\x1b\\|\x07|$)"  # OSC, DCS, SOS, PM, APC with their strings
+    rb"|\x1b(?!\[)[^\[]?"
+    rb"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]"
 )
 
 

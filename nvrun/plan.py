@@ -1,16 +1,16 @@
-"""Everything decided before the launch, as one frozen value. Pure: options, hosts and facts in, `Plan` out."""
+"""Everything decided before the launch, as one frozen value. Pure: settings, hosts and facts in, `Plan` out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from nvrun.model import Binding, EnvVar, Frozen, Host
 from nvrun.torchrun import TorchrunArgs
 
 CONSOLE_ALL_UP_TO = 16
 """Ranks that are all shown on the console; above that only rank 0 and each host's first lines on stderr."""
-FIRST_STDERR_LINES = 20
 
 # What torchrun's console script does, without `-m`, which would import from the working directory (a `queue.py` there
 # kills it).
@@ -22,6 +22,24 @@ _SHIM = (
     "import socket;sock=socket.socket(1,1);sock.connect(bytes(1)+b'{socket}');f=sock.makefile('rb');"
     "exec(compile(f.read(int(f.read(8),16)),'nvrun-agent/rank.py','exec'))"
 )
+
+Rendezvous = Literal["static", "c10d", "user"]
+"""`static`: a fixed world that never restarts. `c10d`: restarts or a range of nodes. `user`: as the user said."""
+
+
+class Site(Frozen, frozen=True, kw_only=True):
+    """A host of the job and what was learned from it before torchrun starts."""
+
+    host: Host
+    ranks: int
+    python: str
+    """The job's interpreter there."""
+    folder: str
+    """Where its logs go, as that host names it."""
+    forwarded: tuple[EnvVar, ...] = ()
+    """The launcher's variables that travel to it; none where it has them anyway."""
+    address: str = "127.0.0.1"
+    """Its numeric address in the network of the rendezvous."""
 
 
 class RankPlan(Frozen, frozen=True, kw_only=True):
@@ -44,12 +62,12 @@ class HostPlan(Frozen, frozen=True, kw_only=True):
     node: int
     cwd: str
     folder: str
-    """Where its logs go, as that host names it."""
     argv: tuple[str, ...]
     """torchrun, from numactl or the interpreter on."""
     env: tuple[EnvVar, ...] = ()
-    """Variables that nvrun sets or changes for torchrun and all ranks; forwarded ones are among them."""
-    unset: tuple[str, ...] = ()
+    """Variables that nvrun sets for torchrun and all ranks, whatever the host has; forwarded ones are among them."""
+    defaults: tuple[EnvVar, ...] = ()
+    """Variables that hold where the host has none of that name."""
     ranks: tuple[RankPlan, ...] = ()
 
 
@@ -58,9 +76,15 @@ class Plan(Frozen, frozen=True, kw_only=True):
 
     run_id: str
     world_size: int
-    master_addr: str
-    master_port: int
+    rendezvous: Rendezvous
+    master_addr: str | None
+    """None: decided by the user's rendezvous or by torchrun."""
+    master_port: int | None
     hosts: tuple[HostPlan, ...]
+    min_nodes: int
+    """With fewer hosts than this the job is over."""
+    restarts: int
+    """What torchrun may restart before a rank's failure is the job's."""
     grace: float
     """Seconds from TERM to KILL."""
     lost_after: float
@@ -74,6 +98,17 @@ def socket_name(run_id: str, node: int) -> str:
     return f"nvrun-{run_id}-{node}"
 
 
+def rendezvous(args: TorchrunArgs, *, fleet: bool) -> Rendezvous:
+    """Static for a fixed world without restarts. With restarts static hangs over two hosts, and so c10d it is, with
+    its host named, numeric addresses and no shared store (measured on torch 2.13). The user's own flags win."""
+    if not fleet or args.is_set(
+        "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "master_port", "standalone"
+    ):
+        return "user"
+    elastic = args.nnodes[0] != args.nnodes[1] and args.is_set("nnodes")
+    return "c10d" if args.max_restarts or elastic else "static"
+
+
 def program_argv(args: TorchrunArgs, python: str) -> list[str]:
     """The program's own command line, as torchrun would start it (torch.distributed.run.config_from_args)."""
     if args.program is None:
@@ -85,9 +120,7 @@ def program_argv(args: TorchrunArgs, python: str) -> list[str]:
     return [python, "-u", *(["-m"] if args.module else []), args.program, *args.arguments]
 
 
-def host_argv(
-    args: TorchrunArgs, *, python: str, socket: str, log_dir: str, prefix: Sequence[str] = ()
-) -> tuple[str, ...]:
+def host_argv(args: TorchrunArgs, *, python: str, socket: str, log_dir: str) -> tuple[str, ...]:
     """torchrun's command line on one host: always `--no-python --`, the shim, then the program."""
     shim = [python, "-I", "-S", "-c", _SHIM.format(socket=socket)]
     inner = args.replacing(
@@ -98,71 +131,51 @@ def host_argv(
         program=shim[0],
         arguments=(*shim[1:], *program_argv(args, python)),
     )
-    return (*prefix, python, "-c", _TORCHRUN, *inner.to_argv())
+    return (python, "-c", _TORCHRUN, *inner.to_argv())
 
 
 def build(
     *,
     run_id: str,
     args: TorchrunArgs,
-    hosts: Sequence[Host],
-    ranks_per_host: Sequence[int],
-    pythons: Sequence[str],
-    folders: Sequence[str],
+    sites: Sequence[Site],
     cwd: str,
-    master_addr: str,
-    master_port: int,
-    forwarded: Sequence[EnvVar] = (),
-    unset: Sequence[str] = (),
+    fleet: bool,
+    master_port: int | None,
+    env: Sequence[EnvVar] = (),
+    defaults: Sequence[EnvVar] = (),
     grace: float,
     lost_after: float,
     console: Sequence[int] | None = None,
 ) -> Plan:
-    """A fixed world with static rendezvous: numeric address, node ranks in host order, an id that no other job has."""
-    world = sum(ranks_per_host)
-    layout = ",".join(str(ranks) for ranks in ranks_per_host)
+    """The plan as far as torchrun's own command lines go; bindings come with the facts. `sites` in rank order; in node
+    mode (`fleet` false) there is one, this host, and the user's rendezvous is left as it is."""
+    how = rendezvous(args, fleet=fleet)
+    world = sum(site.ranks for site in sites)
     plans: list[HostPlan] = []
     first = 0
-    for node, (host, ranks) in enumerate(zip(hosts, ranks_per_host, strict=True)):
+    for node, site in enumerate(sites):
         node_args = args.replacing(
-            nnodes=(len(hosts), len(hosts)),
-            nproc_per_node=ranks,
-            rdzv_id=run_id,
-            node_rank=node,
-            master_addr=master_addr,
-            master_port=master_port,
+            nproc_per_node=site.ranks, **_rendezvous_flags(args, how, node, sites, run_id, master_port)
         )
-        env = [
-            *forwarded,
-            EnvVar(name="NVRUN_RUN_ID", value=run_id, source="nvrun"),
-            EnvVar(name="NVRUN_NODE_RANK", value=str(node), source="nvrun"),
-            EnvVar(name="NVRUN_NODES", value=str(len(hosts)), source="nvrun"),
-            EnvVar(name="NVRUN_LOCAL_WORLD_SIZES", value=layout, source="nvrun", why="ranks of each node, in order"),
-            EnvVar(
-                name="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-                value=str(math.ceil(grace) + 1),
-                source="nvrun: --grace",
-                why="torchrun must not KILL before the grace has passed; a flag would need torch 2.13",
-            ),
-        ]
         plans.append(
             HostPlan(
-                host=host,
+                host=site.host,
                 node=node,
                 cwd=cwd,
-                folder=folders[node],
+                folder=site.folder,
                 argv=host_argv(
                     node_args,
-                    python=pythons[node],
+                    python=site.python,
                     socket=socket_name(run_id, node),
-                    log_dir=f"{folders[node]}/torchrun",
+                    log_dir=f"{site.folder}/torchrun",
                 ),
-                env=tuple(env),
-                unset=tuple(unset),
-                ranks=tuple(RankPlan(rank=first + local, local_rank=local) for local in range(ranks)),
+                env=(*site.forwarded, *env, *_own_variables(run_id, sites, node, args, how, grace, fleet)),
+                defaults=(*defaults, *_torchruns_default(site.ranks)),
+                ranks=tuple(RankPlan(rank=first + local, local_rank=local) for local in range(site.ranks)),
             )
         )
-        first += ranks
+        first += site.ranks
     shown: tuple[int, ...] | None = None
     if console is not None:
         shown = tuple(console)
@@ -171,13 +184,94 @@ def build(
     return Plan(
         run_id=run_id,
         world_size=world,
-        master_addr=master_addr,
-        master_port=master_port,
+        rendezvous=how,
+        master_addr=sites[0].address if how != "user" else None,
+        master_port=master_port if how != "user" else None,
         hosts=tuple(plans),
+        min_nodes=args.nnodes[0] if args.is_set("nnodes") and fleet else len(sites),
+        restarts=args.max_restarts,
         grace=grace,
         lost_after=lost_after,
         console=shown,
     )
+
+
+def _rendezvous_flags(
+    args: TorchrunArgs, how: Rendezvous, node: int, sites: Sequence[Site], run_id: str, port: int | None
+) -> dict[str, object]:
+    nodes = args.nnodes if args.is_set("nnodes") and args.nnodes[1] == len(sites) else (len(sites), len(sites))
+    # An id that no other job has: with torchrun's default another job's node joined and "trained".
+    unique = {} if args.is_set("rdzv_id") else {"rdzv_id": run_id}
+    if how == "static":
+        return {
+            "nnodes": nodes,
+            "node_rank": node,
+            "master_addr": sites[0].address,
+            "master_port": port,
+            **unique,
+        }
+    if how == "c10d":
+        return {
+            "nnodes": nodes,
+            "rdzv_backend": "c10d",
+            "rdzv_endpoint": f"{_bracketed(sites[0].address)}:{port}",
+            "rdzv_conf": f"is_host={int(node == 0)}",
+            "local_addr": sites[node].address,
+            **unique,
+        }
+    if len(sites) == 1:
+        return {}
+    flags: dict[str, object] = {"nnodes": nodes, **unique}
+    if not args.is_set("rdzv_backend") or args.rdzv_backend == "static":
+        flags["node_rank"] = node
+        if not args.is_set("rdzv_endpoint", "master_addr"):
+            flags["master_addr"] = sites[0].address
+    return flags
+
+
+def _own_variables(
+    run_id: str, sites: Sequence[Site], node: int, args: TorchrunArgs, how: Rendezvous, grace: float, fleet: bool
+) -> list[EnvVar]:
+    """What nvrun itself tells torchrun and the ranks."""
+    values = [EnvVar(name="NVRUN_RUN_ID", value=run_id, source="nvrun", why="names this run")]
+    if fleet:
+        layout = ",".join(str(site.ranks) for site in sites)
+        values += [
+            EnvVar(name="NVRUN_NODE_RANK", value=str(node), source="nvrun", why="this node in host order"),
+            EnvVar(name="NVRUN_NODES", value=str(len(sites)), source="nvrun", why="nodes of the run"),
+            EnvVar(name="NVRUN_LOCAL_WORLD_SIZES", value=layout, source="nvrun", why="ranks of each node, in order"),
+        ]
+    if args.shutdown_timeout is None:
+        values.append(
+            EnvVar(
+                name="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+                value=str(math.ceil(grace) + 1),
+                source="nvrun: --grace",
+                why="torchrun must not KILL before the grace has passed; its flag needs torch 2.13",
+            )
+        )
+    if how == "c10d":
+        values.append(
+            EnvVar(
+                name="TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+                value="1",
+                source="nvrun: restarts",
+                why="the shared store hands out stale addresses after a restart over several hosts",
+            )
+        )
+    return values
+
+
+def _torchruns_default(ranks: int) -> list[EnvVar]:
+    """What torchrun would set with a warning of four lines on every host."""
+    if ranks < 2:
+        return []
+    why = "torchrun's own default for several ranks on a host"
+    return [EnvVar(name="OMP_NUM_THREADS", value="1", source="torchrun", why=why)]
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def as_mapping(variables: Sequence[EnvVar]) -> Mapping[str, str]:

@@ -12,11 +12,15 @@ import re
 import secrets
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+import msgspec
+
 from nvrun.agent.folder import TOKEN
 from nvrun.errors import NvrunError
+from nvrun.model import RunResult
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
@@ -76,10 +80,11 @@ class RunFolder:
         if host in self._open:
             self._open.pop(host).close()
 
-    def close(self) -> None:
-        """After this no host can prove that it shares the folder."""
+    def finish(self, result: RunResult) -> None:
+        """Writes result.json; after this no host can prove that it shares the folder."""
         for host in list(self._open):
             self.end_file(host)
+        self.write("result.json", to_json(result))
         (self.path / TOKEN).unlink(missing_ok=True)
 
     def _point_latest(self, parent: Path) -> None:
@@ -88,12 +93,16 @@ class RunFolder:
         link.rename(parent / "latest")
 
 
-def create(run_id: str, wanted: str | None, environ: dict[str, str]) -> RunFolder:
+def to_json(value: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def create(run_id: str, wanted: str | None, environ: Mapping[str, str]) -> RunFolder:
     """The folder below `wanted`, else below ./nvrun-runs, else (not writable) below the user's state folder."""
     if wanted:
         candidates = [Path(wanted).absolute()]
     else:
-        state = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
+        state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/"), ".local/state")
         user_temp = Path(tempfile.gettempdir(), f"nvrun-runs-{os.getuid()}")
         candidates = [Path.cwd() / "nvrun-runs", Path(state, "nvrun", "runs"), user_temp]
     troubles = []

@@ -20,7 +20,7 @@ def travels(name: str) -> bool:
     return name in NAMES or name.startswith(PREFIXES)
 
 
-def forwarded(environ: Mapping[str, str]) -> tuple[EnvVar, ...]:
+def travelling(environ: Mapping[str, str]) -> tuple[EnvVar, ...]:
     """The launcher's variables that travel, by name."""
     return tuple(
         EnvVar(name=name, value=value, source="forwarded", why="set where nvrun was started")

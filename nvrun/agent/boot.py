@@ -10,7 +10,7 @@ import sys
 PACKAGE = "nvrun_agent"
 
 
-class FromMemory(object):  # noqa: UP004 - Python 2 reads this too
+class FromMemory(object):
     """Finder and loader of the modules that travelled; sources stay readable for tracebacks."""
 
     def __init__(self, sources):
@@ -22,7 +22,8 @@ class FromMemory(object):  # noqa: UP004 - Python 2 reads this too
         from importlib.machinery import ModuleSpec
 
         package = any(other.startswith(name + ".") for other in self.sources)
-        spec = ModuleSpec(name, self, origin="nvrun-agent/" + name.replace(".", "/") + ".py", is_package=package)
+        origin = "nvrun-agent/" + name.replace(".", "/") + ".py"
+        spec = ModuleSpec(name, self, origin=origin, is_package=package)  # type: ignore[arg-type]  # duck-typed for Python 2
         spec.has_location = True
         return spec
 

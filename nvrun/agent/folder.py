@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -36,10 +37,8 @@ def prepare(run_folder: str, token: str, name: str, run_id: str, node: int) -> F
 def base() -> str:
     """`${TMPDIR:-/tmp}/nvrun-UID`, made if need be, refused if it is not this user's alone."""
     path = os.path.join(os.environ.get("TMPDIR") or "/tmp", "nvrun-%d" % os.getuid())
-    try:
+    with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise OSError("%s is not a folder of this user's alone (owner %d, mode %o)"
@@ -77,7 +76,5 @@ def remove(folder: Folder) -> None:
     if folder.shared:
         return
     shutil.rmtree(folder.path)
-    try:
+    with contextlib.suppress(OSError):  # another run of this user's lives there
         os.rmdir(os.path.dirname(folder.path))
-    except OSError:
-        pass  # another run of this user's lives there

@@ -145,7 +145,7 @@ class Agent:
         self._lost_after = message["lost_after"]
         self.send({"t": "hello", "pid": os.getpid(), "uid": os.getuid(), "hostname": socket.gethostname(),
                    "python": sys.version.split()[0], "executable": sys.executable, "time": time.time(),
-                   "addresses": netcheck.addresses()})  # fmt: skip
+                   "addresses": netcheck.addresses(), "gpus": netcheck.visible_gpus(os.environ)})  # fmt: skip
 
     def on_ping(self, message: Message) -> None:
         self.send({"t": "pong", "time": time.time(), "payload": message.get("payload")})

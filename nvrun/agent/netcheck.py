@@ -10,7 +10,7 @@ import selectors
 import socket
 import struct
 import time
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 _SIOCGIFADDR = 0x8915
 
@@ -33,6 +33,26 @@ def addresses() -> List[List[str]]:
     for row in rows:
         found.append([row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))])
     return [[name, text] for name, text in found if _is_global(text)]
+
+
+def visible_gpus(environ: Mapping[str, str]) -> int:
+    """GPUs that CUDA will show to a process, as far as device files and CUDA_VISIBLE_DEVICES tell: quick, and confirmed
+    by NVML later. CUDA ends the list at the first entry it does not know."""
+    try:
+        count = sum(name[6:].isdigit() for name in os.listdir("/dev") if name.startswith("nvidia"))
+    except OSError:
+        count = 0
+    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None or count == 0:
+        return count
+    seen = 0
+    for entry in wanted.split(",") if wanted.strip() else []:
+        entry = entry.strip()
+        known = int(entry) < count if entry.isdigit() else entry.startswith(("GPU-", "MIG-"))
+        if not known:
+            break
+        seen += 1
+    return seen
 
 
 def _is_global(text: str) -> bool:
@@ -83,7 +103,10 @@ def listening(port: int) -> bool:
 
 
 def reach(targets: Sequence[Tuple[str, int]], timeout: float) -> Dict[str, str]:
-    """Connects to all `targets` (address, port) at once: `address port` -> "" or the errno's name, `ETIMEDOUT` for silence."""
+    """Connects to all `targets` (address, port) at once: `address port` -> "" or the errno's name.
+
+    `ETIMEDOUT` stands for silence within `timeout` seconds.
+    """
     results: Dict[str, str] = {}
     with selectors.DefaultSelector() as selector:
         for address, port in targets:

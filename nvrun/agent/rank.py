@@ -13,15 +13,10 @@ import signal
 import socket
 import struct
 import sys
-
-sock: socket.socket
-
-
-def say(**fields: object) -> None:
-    sock.sendall(json.dumps(fields).encode() + b"\n")
+from typing import Any
 
 
-def receive_plan() -> "tuple[dict, list[int]]":
+def receive_plan(sock: socket.socket) -> "tuple[dict[str, Any], list[int]]":
     """The plan and the descriptors that came with it; the supervisor's end means that the run is over."""
     data, fds, _, _ = socket.recv_fds(sock, 4, 8)
     while data and len(data) < 4:
@@ -38,17 +33,16 @@ def receive_plan() -> "tuple[dict, list[int]]":
     return json.loads(body), list(fds)
 
 
-def main() -> None:
+def main(sock: socket.socket) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: outlives every exec below
     names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT",
              "TORCHELASTIC_ERROR_FILE", "MASTER_ADDR", "MASTER_PORT")  # fmt: skip
-    say(pid=os.getpid(), ppid=os.getppid(), env={name: os.environ.get(name, "") for name in names})
-    plan, fds = receive_plan()
-    for fd, target in zip(fds, (1, 2)):
+    hello = {"pid": os.getpid(), "env": {name: os.environ.get(name, "") for name in names}}
+    sock.sendall(json.dumps(hello).encode() + b"\n")
+    plan, fds = receive_plan(sock)
+    for target, fd in enumerate(fds, start=1):
         os.dup2(fd, target)
         os.close(fd)
-    for name in plan["unset"]:
-        os.environ.pop(name, None)
     os.environ.update(plan["set"])
     if plan.get("cpus"):
         os.sched_setaffinity(0, plan["cpus"])
@@ -62,4 +56,4 @@ def main() -> None:
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-main()
+main(globals()["sock"])

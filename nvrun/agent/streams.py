@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -12,6 +13,7 @@ LINE_BYTES = 1 << 16
 """A longer line is cut on the console; the file has all of it."""
 PROGRESS_SECONDS = 0.5
 """A progress bar (text between carriage returns) reaches the console at most this often."""
+_F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ from Python 3.10
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 
@@ -69,10 +71,8 @@ class Stream:
     def __init__(self, path: str, show: Callable[[bytes, bool], None]) -> None:
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
-        try:
-            fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # fewer switches on a flood of output
-        except (OSError, AttributeError):
-            pass  # over the user's limit of pipe pages, or Python 3.9, which lacks the name
+        with contextlib.suppress(OSError):  # over the user's limit of pipe pages
+            fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, _PIPE_BYTES)  # fewer switches on a flood of output
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         self.path = path
         self._lines = Lines()

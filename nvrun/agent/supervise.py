@@ -95,10 +95,7 @@ class Job:
         self._listener.bind("\0" + request["socket"])
         self._listener.listen(256)
         self._loop.watch(self._listener.fileno(), READ, self._accept)
-        environment = dict(os.environ)
-        for name in request["unset"]:
-            environment.pop(name, None)
-        environment.update(request["set"])
+        environment = {**request["defaults"], **os.environ, **request["set"]}
         environment[procs.MARK] = request["mark"]
         self._own = [
             Stream(os.path.join(self._where.path, "torchrun.out"), self._shower(wire.STDOUT, TORCHRUN)),
@@ -209,8 +206,7 @@ class Job:
         ]
         body = json.dumps(
             {
-                "set": {**self._go["set"], **plan.get("set", {})},
-                "unset": self._go["unset"] + plan.get("unset", []),
+                "set": plan.get("set", {}),
                 "prefix": plan.get("prefix", []),
                 "cpus": plan.get("cpus", []),
             }
@@ -271,7 +267,7 @@ class Job:
         procs.kill([rank.pid for rank in self._ranks.values() if rank.sock is None], number)
 
     def end(self, grace: Optional[float]) -> None:
-        """TERM to the ranks by way of torchrun, `grace` seconds (None: the job's own), then KILL. Again: sooner only."""
+        """TERM to the ranks by way of torchrun, after `grace` seconds (None: the job's own) KILL."""
         if self.done:
             return
         wait = self._request["grace"] if grace is None else grace

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import PurePath
 from typing import Literal
 
 from nvrun.errors import UsageError
@@ -40,20 +40,17 @@ def is_local(host: Host) -> bool:
     return False
 
 
-def choose(hosts: Sequence[Host], fleet: str | None, rsh: str | None) -> tuple[Kind, ...]:
+def choose(
+    hosts: Sequence[Host], fleet: Literal["local", "ssh", "srun"] | None, rsh: str | None, *, in_slurm: bool
+) -> tuple[Kind, ...]:
     """The way to each host."""
-    if rsh:
-        if fleet:
-            raise UsageError("--rsh and --fleet name two ways to the hosts: drop one")
-        return ("rsh",) * len(hosts)
-    if fleet == "srun":
-        return ("srun",) * len(hosts)
-    if fleet == "ssh":
-        return ("ssh",) * len(hosts)
-    if fleet == "local":
-        if len(hosts) > 1:
-            raise UsageError(f"--fleet local is this machine alone, but {len(hosts)} hosts are given")
-        return ("local",)
+    if rsh and fleet:
+        raise UsageError("--rsh and --fleet name two ways to the hosts: drop one")
+    if fleet == "local" and len(hosts) > 1:
+        raise UsageError(f"--fleet local is this machine alone, but {len(hosts)} hosts are given")
+    one: Kind | None = "rsh" if rsh else fleet or ("srun" if in_slurm else None)
+    if one:
+        return tuple(one for _ in hosts)
     return tuple("local" if is_local(host) else "ssh" for host in hosts)
 
 
@@ -87,7 +84,7 @@ def _connector(
     connect_timeout: float,
     ssh_config: str | None,
     environment: Mapping[str, str],
-) -> partial[Link]:
+) -> Callable[[], Link]:
     if kind == "local":
         return partial(ProcessLink, command, environment)
     if kind == "rsh":
@@ -110,7 +107,7 @@ def rsh_argv(template: str, host: str, command: Sequence[str]) -> list[str]:
     if any("{command}" in word for word in words):
         return [word.replace("{host}", host).replace("{command}", quoted) for word in words]
     words = [word.replace("{host}", host) for word in words]
-    if os.path.basename(words[0]) in ("ssh", "autossh", "rsh"):
+    if PurePath(words[0]).name in ("ssh", "autossh"):
         return [*words, quoted]
     return [*words, *command]
 

@@ -34,7 +34,7 @@ class Event(NamedTuple):
 
     host: int
     kind: str
-    """`message`, `chunk` (bytes of a file), `unreachable` (an Unreachable), `closed` (last words), `signal` (number)."""
+    """`message`, `chunk` (a file's bytes), `unreachable` (an Unreachable), `closed` (last words), `signal` (number)."""
     body: Any
 
 

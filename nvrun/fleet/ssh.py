@@ -99,7 +99,7 @@ def connect(host: Host, command: Sequence[str], *, timeout: float, config: str |
 
 
 def _settings(host: Host, config: str | None) -> Mapping[str, list[str]]:
-    """What ssh itself would use, by `ssh -G`: it knows Include, Match and the system's file, which paramiko does not."""
+    """What ssh itself would use, by `ssh -G`: that knows Include, Match and the system's file; paramiko does not."""
     program = shutil.which("ssh")
     if program is None:
         home = str(Path.home() / ".ssh")
@@ -132,7 +132,8 @@ def _transport(host: Host, settings: Mapping[str, list[str]], timeout: float, co
     for pause in (*_PAUSES, None):
         try:
             sock = _socket(host, settings, timeout, config)
-            transport = paramiko.Transport(PromptSocket(sock) if isinstance(sock, socket.socket) else sock)
+            prompt: Any = PromptSocket(sock) if isinstance(sock, socket.socket) else sock
+            transport = paramiko.Transport(prompt)
             transport.banner_timeout = timeout
             transport.daemon = True
             break
@@ -231,7 +232,7 @@ def _known_keys(settings: Mapping[str, list[str]], host: Host) -> list[paramiko.
 def _key_trouble(host: Host, settings: Mapping[str, list[str]], key: paramiko.PKey, known: bool) -> Unreachable:
     address, port = settings["hostname"][0], settings["port"][0]
     name = address if port == "22" else f"[{address}]:{port}"
-    shown = f"{key.get_name()} {key.fingerprint}"  # type: ignore[attr-defined]
+    shown = f"{key.get_name()} {key.fingerprint}"
     if known:
         return Unreachable(
             f"{host.name}: its host key is not the one in known_hosts (it shows {shown})",

@@ -1,0 +1,129 @@
+"""What the user asked for, read once: mode, hosts, torchrun's settings, variables; with the few files that it takes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from nvrun.config import Invocation
+from nvrun.errors import UsageError
+from nvrun.fleet import routes
+from nvrun.hosts import choose, detect
+from nvrun.mode import Mode, mode, node_arguments
+from nvrun.model import EnvVar, Frozen, Host
+from nvrun.options import Options, assignment
+from nvrun.torchrun import TorchrunArgs
+from nvrun.travel import travelling
+
+LOST_AFTER = 300.0
+LOST_AFTER_SRUN = 60.0
+"""srun's tasks keep their input open when srun and its shepherd are killed: only silence tells them."""
+
+
+class Job(Frozen, frozen=True, kw_only=True):
+    """One job, before anything was learned from its hosts."""
+
+    mode: Mode
+    hosts: tuple[Host, ...]
+    """In rank order; in node mode this one alone."""
+    hosts_from: str
+    kinds: tuple[routes.Kind, ...]
+    """How each host is reached."""
+    args: TorchrunArgs
+    options: Options
+    cwd: str
+    """On every host."""
+    lost_after: float
+    env: tuple[EnvVar, ...] = ()
+    """Variables the user gave on the command line: they hold whatever a host has."""
+    defaults: tuple[EnvVar, ...] = ()
+    """Variables of configuration files: they hold where a host has none."""
+    forwarded: tuple[EnvVar, ...] = ()
+    """What travels to hosts that do not have this environment."""
+
+    @property
+    def fleet(self) -> bool:
+        return self.mode.kind == "fleet"
+
+
+def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
+    """The job. Raises UsageError for contradictions, bad lists and files that cannot be read."""
+    options, args = invocation.options, invocation.torchrun
+    files = {path: _text(path, "named by the environment") for path in detect.files_named(environ)}
+    detected = detect.detect(environ, files)
+    found = mode(invocation, detected)
+    if found.kind == "node":
+        args = node_arguments(args, detected)
+        hosts: tuple[Host, ...] = (Host(name=socket.gethostname()),)
+        source = "this machine"
+        kinds: tuple[routes.Kind, ...] = ("local",)
+        if options.rsh or options.fleet in ("ssh", "srun"):
+            raise UsageError("--rsh and --fleet need hosts", hint="--hosts, --hostfile, or an allocation")
+    else:
+        text = None
+        if options.hostfile is not None and choose.reads_hostfile(invocation):
+            text = _text(options.hostfile, invocation.source("hostfile"))
+        chosen = choose.choose(invocation, detected, text)
+        hosts, source = chosen.hosts[: options.nodes], chosen.source
+        kinds = routes.choose(hosts, options.fleet, options.rsh, in_slurm=detected.kind == "slurm allocation")
+        if args.is_set("nnodes") and not args.nnodes[0] <= len(hosts) <= args.nnodes[1]:
+            raise UsageError(
+                f"{args.origin['nnodes']}: {args.nnodes[0]}:{args.nnodes[1]} nodes, but {source} has {len(hosts)} hosts"
+            )
+    variables = list(_variables(invocation, environ))
+    return Job(
+        mode=found,
+        hosts=hosts,
+        hosts_from=source,
+        kinds=kinds,
+        args=args,
+        options=options,
+        cwd=options.chdir or _here(environ),
+        lost_after=options.lost_after or (LOST_AFTER_SRUN if "srun" in kinds else LOST_AFTER),
+        env=tuple(variable for variable in variables if not _from_file(variable)),
+        defaults=tuple(variable for variable in variables if _from_file(variable)),
+        forwarded=travelling(environ),
+    )
+
+
+def _variables(invocation: Invocation, environ: Mapping[str, str]) -> Iterator[EnvVar]:
+    """`--env-file`, then `env` of every layer: later ones win."""
+    for path in invocation.options.env_file:
+        for number, line in enumerate(_text(path, invocation.source("env_file")).splitlines(), start=1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            try:
+                name, value = assignment(line.strip().removeprefix("export "))
+            except ValueError as error:
+                raise UsageError(f"{path}:{number}: expected {error}, got {line.strip()!r}") from None
+            yield EnvVar(name=name, value=_copied(name, environ) if value is None else value, source=f"{path}:{number}")
+    for setting in invocation.options.env:
+        value = _copied(setting.name, environ) if setting.value is None else setting.value
+        yield EnvVar(name=setting.name, value=value, source=setting.source)
+
+
+def _copied(name: str, environ: Mapping[str, str]) -> str:
+    if name not in environ:
+        raise UsageError(f"--env {name}: there is no such variable here to copy", hint=f"--env {name}=VALUE gives one")
+    return environ[name]
+
+
+def _from_file(variable: EnvVar) -> bool:
+    """nvrun.yaml gives defaults; the command line, NVRUN_ENV and --env-file give orders."""
+    return ".yaml:" in variable.source
+
+
+def _text(path: str, named_by: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"{path} ({named_by}): {reason}") from None
+
+
+def _here(environ: Mapping[str, str]) -> str:
+    """The working directory, by the name the user knows it."""
+    here = Path.cwd()
+    logical = Path(environ.get("PWD", ""))
+    return str(logical if logical.is_absolute() and logical.is_dir() and logical.samefile(here) else here)

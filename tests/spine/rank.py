@@ -1,0 +1,83 @@
+"""A rank for tests that need no torch: quiet unless told, does what its arguments say, in their order.
+
+    ready            touch the file $READY.<rank>, so that a test knows that it runs
+    deaf             ignore SIGTERM
+    checkpoint:S     on SIGTERM work for S seconds, then touch $READY.<rank>.saved and exit 0
+    daemon           leave a double-forked daemon with an empty environment behind
+    sleep            for ever
+    fail:RANK:CODE   that rank exits with CODE (negative: a signal it sends itself), after a word on stderr
+    print:RANK:MB    that rank prints so many MB in lines of 100 bytes
+    gush:RANK:MB     that rank writes so many MB to stderr without a newline
+    bytes:RANK       that rank writes all 256 byte values
+    signals          write each SIGUSR1 and SIGUSR2 to $READY.<rank>.signals
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+RANK = int(os.environ["RANK"])
+
+
+def mark(suffix: str = "", text: str = "") -> None:
+    with open(f"{os.environ['READY']}.{RANK}{suffix}", "a") as file:
+        file.write(text)
+
+
+def daemon() -> None:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", "left-behind"], {})
+        os._exit(0)
+    os.wait()
+
+
+def save(seconds: float) -> None:
+    time.sleep(seconds)
+    mark(".saved")
+    os._exit(0)
+
+
+def main() -> None:
+    for action in sys.argv[1:]:
+        name, *values = action.split(":")
+        mine = not values or int(float(values[0])) == RANK
+        if name == "ready":
+            mark()
+        elif name == "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        elif name == "checkpoint":
+            signal.signal(signal.SIGTERM, lambda number, frame: save(float(values[0])))
+        elif name == "daemon":
+            daemon()
+        elif name == "sleep":
+            time.sleep(600)
+        elif name == "signals":
+            for number in (signal.SIGUSR1, signal.SIGUSR2):
+                signal.signal(number, lambda number, frame: mark(".signals", signal.Signals(number).name + "\n"))
+        elif name == "fail" and mine:
+            print("Traceback (most recent call last):\nValueError: this rank fails on purpose", file=sys.stderr)
+            code = int(values[1])
+            if code < 0:
+                os.kill(os.getpid(), -code)
+            sys.exit(code)
+        elif name == "print" and mine:
+            block = "".join(f"{line:09d} {'x' * 89}\n" for line in range(10_000))
+            for _ in range(int(values[1])):
+                sys.stdout.write(block)
+        elif name == "gush" and mine:
+            for _ in range(int(values[1])):
+                os.write(2, b"y" * 1_000_000)
+        elif name == "bytes" and mine:
+            os.write(1, bytes(range(256)) + b"\n")
+    while "sleep" in sys.argv:
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    main()
