@@ -100,8 +100,8 @@ def _isolated_gpus(environ: Mapping[str, str], detected: Detected, seen: Seen) -
     asked = next(
         (
             f"{name}={environ[name]}"
-            for name in ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
-            if "none" not in environ.get(name, "none") and (name != "SLURM_TRES_PER_TASK" or "gpu" in environ[name])
+            for name in ("SLURMD_TRES_BIND", "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")
+            if "none" not in environ.get(name, "none") and ("TRES" not in name or "gpu" in environ[name])
         ),
         None,
     )

@@ -172,6 +172,7 @@ def test_what_was_not_read_is_not_judged() -> None:
         ({"SLURM_JOB_CPUS_PER_NODE": "2(x2)"}, {"cpus": 2}, (), "slurm-few-cpus"),
         ({"SLURM_GPUS_PER_TASK": "1"}, {"gpus": 1}, (), "slurm-gpus-isolated"),
         ({"SLURM_TRES_PER_TASK": "gres/gpu:1"}, {"gpus": 1}, (), "slurm-gpus-isolated"),
+        ({"SLURMD_TRES_BIND": "gpu:per_task:1"}, {"gpus": 1}, (), "slurm-gpus-isolated"),
         ({"SLURM_GPUS_ON_NODE": ""}, {"gpus": 0}, (), "slurm-no-gpus-asked"),
         ({"SLURM_GPUS_ON_NODE": "", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {"gpus": None}, (), "slurm-no-gpus-asked"),
         ({"SLURM_GPUS_ON_NODE": ""}, {}, (), "slurm-gpus-not-reserved"),
