@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import BinaryIO, NamedTuple
 
 LINE_LIMIT = 4096
@@ -81,11 +82,16 @@ def read_record(line: str) -> Record | None:
     if level is None:
         at = line.find("NCCL version ")
         return Record(NOBODY, "VERSION", "", line[at:]) if at >= 0 else None
-    head = line[: level.start()]
-    message = line[level.end() :]
+    speaker, where = _read_head(line[: level.start()])
+    return Record(speaker, level[1], where, line[level.end() :])
+
+
+@lru_cache(maxsize=4096)
+def _read_head(head: str) -> tuple[Speaker, str]:
+    """Who speaks and from which source line; cached, because a process repeats its head on every line."""
     if found := _HEAD.search(head):
         device = found["dev"]
         speaker = Speaker(found["host"], int(found["pid"]), int(found["tid"]), None if device is None else int(device))
-        return Record(speaker, level[1], found["where"] or "", message)
+        return speaker, found["where"] or ""
     where = _WHERE.search(head)
-    return Record(NOBODY, level[1], where["where"] if where else "", message)
+    return NOBODY, where["where"] if where else ""
