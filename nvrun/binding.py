@@ -99,6 +99,14 @@ def bind(
     return Bound(bindings=tuple(bindings), findings=tuple(findings))
 
 
+def omp_threads(binding: Binding, facts: HostFacts) -> int | None:
+    """Threads for OMP_NUM_THREADS (`--omp auto`): one for each physical core of the rank; None for an unbound rank."""
+    if facts.cpus is None or not binding.cpus:
+        return None
+    core_of = {cpu.cpu: cpu.core for cpu in facts.cpus.online}
+    return len({core_of.get(cpu) or (cpu,) for cpu in binding.cpus})
+
+
 class _Place(Frozen, frozen=True, kw_only=True):
     cpus: tuple[int, ...] = ()
     memory_node: int | None = None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvrun.bindfile import read_table
-from nvrun.binding import Bound, bind
+from nvrun.binding import Bound, bind, omp_threads
 from nvrun.errors import UsageError
 from nvrun.facts import Cpu, Cpus, Gpu, HostFacts, NumaNode, Software
 from nvrun.model import Binding, Severity
@@ -371,6 +371,11 @@ def test_prefix_falls_back_to_affinity_and_says_what_is_missing() -> None:
     assert "could not be read" in prefix(bound, HostFacts(host="a")).missing
     assert prefix(rank_of([0], None, ""), machine(numactl=None)) == Placement(affinity=(0,))
     assert prefix(rank_of([], None, ""), machine()) == Placement()
+
+
+def test_omp_threads_are_the_cores_of_the_rank() -> None:
+    facts = machine([0, 0, None])
+    assert [omp_threads(binding, facts) for binding in bind(facts, local_ranks=3).bindings] == [4, 4, None]
 
 
 def test_job_prefix_covers_all_ranks_or_nothing() -> None:

@@ -85,18 +85,22 @@ def nearest_nics(topology: Topology) -> Mapping[str, tuple[str, ...]]:
     """GPU name -> its RDMA devices, the one that NCCL begins with first; () where no way is known.
 
     NCCL takes the devices with the fastest, then nearest way (ncclTopoGetLocal) and begins among them at the GPU's
-    number modulo the GPUs that share them, its bits mirrored, so that these spread (ncclTopoGetLocalNet). Here the
-    kind of way stands for the bandwidth, the port's rate decides among equals.
+    number modulo the GPUs nearest to the first of them, its bits mirrored, so that these spread (ncclTopoGetLocalNet,
+    2.30). Here the kind of way stands for the bandwidth, the port's rate decides among equals.
     """
     nics = compute_nics(topology).chosen
-    local = {gpu.name: _local(topology, gpu, nics) for gpu in topology.gpus}
     result: dict[str, tuple[str, ...]] = {}
     for gpu in topology.gpus:
-        names = local[gpu.name]
-        sharing = sum(1 for others in local.values() if names[:1] == others[:1])
-        start = _start(gpu.index % sharing, len(names))
+        names = _local(topology, gpu, nics)
+        start = _start(gpu.index % _gpus_near(topology, names[0]), len(names)) if names else 0
         result[gpu.name] = names[start:] + names[:start]
     return result
+
+
+def _gpus_near(topology: Topology, nic: str) -> int:
+    """How many GPUs are nearest to a device."""
+    ways = [nearness(path) for gpu in topology.gpus if (path := topology.path(gpu.name, nic)) is not None]
+    return ways.count(min(ways))
 
 
 def _local(topology: Topology, gpu: GpuPlace, nics: Sequence[NicPlace]) -> tuple[str, ...]:
@@ -107,10 +111,8 @@ def _local(topology: Topology, gpu: GpuPlace, nics: Sequence[NicPlace]) -> tuple
 
 def _start(number: int, count: int) -> int:
     """Where the GPU of that number begins among `count` devices; for a power of two with the number's bits mirrored."""
-    if count < 2:
-        return 0
     bits = count.bit_length() - 1
-    return int(format(number % count, f"0{bits}b")[::-1], 2) if count == 1 << bits else number % count
+    return int(format(number % count, f"0{bits}b")[::-1], 2) if 1 < count == 1 << bits else number % count
 
 
 def hca_lists(hosts: Mapping[str, Topology]) -> Mapping[str, HcaList]:

@@ -61,7 +61,7 @@ def gpu_order(topology: Topology) -> tuple[int, ...]:
 
 
 def _best_ring(worth: list[list[int]]) -> list[int]:
-    """The closed ring from 0 of most worth, the first in order among equals (Held and Karp)."""
+    """The closed ring from 0 of most worth, among equals that whose weakest part closes it (Held and Karp)."""
     count = len(worth)
     best: dict[tuple[int, int], tuple[int, list[int]]] = {(1, 0): (0, [0])}
     for _ in range(count - 1):
@@ -74,7 +74,7 @@ def _best_ring(worth: list[list[int]]) -> list[int]:
                 if key not in longer or value[0] > longer[key][0]:
                     longer[key] = value
         best = longer
-    return max(best.values(), key=lambda found: (found[0] + worth[found[1][-1]][0], [-at for at in found[1]]))[1]
+    return max(best.values(), key=lambda found: (found[0] + worth[found[1][-1]][0], found[0]))[1]
 
 
 def _greedy_ring(worth: list[list[int]]) -> list[int]:

@@ -20,27 +20,29 @@ class Machine:
     """One machine of machines.yaml."""
 
     gpus: list[tuple[int | None, str]]
-    nics: list[str]
+    nics: Mapping[str, int | None]
+    """Device -> its NUMA node; None where every GPU is SYS away."""
     ways: Mapping[frozenset[str], str]
     between_gpus: str | None
 
     @property
     def names(self) -> list[str]:
-        return [f"GPU{index}" for index in range(len(self.gpus))] + self.nics
+        return [f"GPU{index}" for index in range(len(self.gpus))] + list(self.nics)
 
     def way(self, one: str, other: str) -> str:
         if one == other:
             return "X"
         named = self.ways.get(frozenset((one, other)))
-        both_gpus = one.startswith("GPU") and other.startswith("GPU")
-        if named or not both_gpus:
-            return named or "SYS"
-        same_node = self.gpus[int(one[3:])][0] == self.gpus[int(other[3:])][0]
-        return self.between_gpus or ("NODE" if same_node else "SYS")
+        if named or (self.between_gpus and one.startswith("GPU") and other.startswith("GPU")):
+            return named or self.between_gpus or ""
+        return "NODE" if self.node(one) is not None and self.node(one) == self.node(other) else "SYS"
+
+    def node(self, name: str) -> int | None:
+        return self.gpus[int(name[3:])][0] if name.startswith("GPU") else self.nics[name]
 
     def printed(self, *, numbered: bool = True, columns: int = 3) -> list[list[str]]:
         """Header and rows as words, the first word of the header empty; `columns`: how many of the last three."""
-        shown = [f"NIC{self.nics.index(name)}" if numbered and name in self.nics else name for name in self.names]
+        shown = [f"NIC{list(self.nics).index(name)}" if numbered and name in self.nics else name for name in self.names]
         titles = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"][:columns]
         rows = [["", *shown, *titles]]
         for label, name in zip(shown, self.names, strict=True):
@@ -66,7 +68,7 @@ Machines: TypeAlias = Mapping[str, Machine]
 def _machine(spec: Mapping[str, Any]) -> Machine:
     return Machine(
         gpus=[(node if isinstance(node, int) else None, str(cpus)) for node, cpus in spec["gpus"]],
-        nics=spec.get("nics", []),
+        nics=spec.get("nics", {}),
         ways={frozenset(re.split("-", pair)): way for pair, way in spec.get("ways", {}).items()},
         between_gpus=spec.get("between_gpus"),
     )

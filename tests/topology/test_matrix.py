@@ -18,12 +18,12 @@ Machine = Any
 """conftest.Machine; test files cannot import one another."""
 Machines = Mapping[str, Machine]
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "topo"
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 
 
 def check(topology: Topology, machine: Machine) -> None:
     assert [gpu.name for gpu in topology.gpus] == [name for name in machine.names if name.startswith("GPU")]
-    assert [nic.name for nic in topology.nics] == machine.nics
+    assert [nic.name for nic in topology.nics] == list(machine.nics)
     assert [gpu.numa_node for gpu in topology.gpus] == [node for node, _ in machine.gpus]
     for one in machine.names:
         for other in machine.names:
@@ -183,13 +183,16 @@ KNOWN: dict[str, tuple[int, Sequence[int | None], int, set[str]]] = {
     "rtx_4_nvbridge_pairs_1nic": (4, [0, 0, 1, 1], 1, {"NV4", "SYS"}),
     "rtxpro6000_4_vm_phb": (4, [0] * 4, 0, {"PHB"}),
     "threadripper_2gpu_phb_nic_node": (2, [0, 0], 2, {"PHB"}),
+    "topo_and_nvlink": (2, [0, 0], 0, {"NV18"}),
     "two_gpu_visible_nic_remote_socket": (2, [0, 0], 2, {"NODE"}),
     "two_gpu_vm_phb_vllm_env": (2, [0, 0], 0, {"PHB"}),
     "v100_8_2021driver_numa_columns": (8, [0] * 4 + [1] * 4, 0, {"NV1", "NV2", "SYS"}),
 }
 
 
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.txt")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted([*CORPUS.glob("topo/*.txt"), *CORPUS.glob("h200/topo*.txt")]), ids=lambda path: path.stem
+)
 def test_matrices_beside_the_checkout(path: Path) -> None:
     topology = from_matrix(path.read_text(), path.name)
     gpus, nodes, nics, between = KNOWN[path.stem]
