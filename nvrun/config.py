@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple
 
 from nvrun.errors import UsageError
 from nvrun.options import BY_NAME, SETTINGS, EnvSetting, Options, Setting, assignment
-from nvrun.torchrun import BY_NAME as TORCHRUN
 from nvrun.torchrun import CommandLine, TorchrunArgs, nearest, split
+from nvrun.torchrun_flags import BY_NAME as TORCHRUN
 
 MAX_FILE = 1 << 20
 """Bytes of a configuration file; a longer one is a mistake."""
@@ -120,12 +120,14 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Invocation:
     files, notices = [], []
     for path, chosen in ((f"{folder}/nvrun/nvrun.yaml", False), (named or "nvrun.yaml", bool(named))):
         try:
-            with open(path, "rb") as opened:
+            with open(path, "rb", opener=None if chosen else _never_waiting) as opened:
                 status = os.fstat(opened.fileno())
                 data = opened.read(MAX_FILE + 1)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
             if chosen:
-                raise UsageError(f"{path}: no such file (given by --config or NVRUN_CONFIG)") from None
+                raise UsageError(f"{path}: {error.strerror} (given by --config or NVRUN_CONFIG)") from None
+            if isinstance(error, PermissionError):
+                notices.append(f"{path} is ignored: {error.strerror}")
             continue
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from None
@@ -134,6 +136,11 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Invocation:
             continue
         files.append(ConfigText(path, _decode(path, data)))
     return parse(argv, environ, files, notices=notices)
+
+
+def _never_waiting(path: str, flags: int) -> int:
+    """Opens a file that somebody may have put there as a pipe, without waiting for its other end."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _decode(path: str, data: bytes) -> str:

@@ -38,6 +38,8 @@ def read(path: str, text: str) -> list[Entry]:
         raise UsageError(f"{_place(path, opening)}: expected lines of the form 'key: value'")
     while not isinstance(event := next(events), yaml.MappingEndEvent):
         key = _scalar(path, event, "a key")
+        if not key.isprintable():
+            raise UsageError(f"{_place(path, event)}: expected a key, got {key[:60]!r}")
         if key in entries:
             raise UsageError(f"{_place(path, event)}: {key} is given twice (first in line {entries[key].line})")
         entries[key] = Entry(key, _value(path, key, events), _line(event))

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from nvrun.errors import UsageError
 from nvrun.options import SETTINGS, Setting
-from nvrun.torchrun import FLAGS
+from nvrun.torchrun_flags import FLAGS
 
 WIDTH = 100
 """Columns of a help page."""

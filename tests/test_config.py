@@ -18,7 +18,8 @@ from nvrun import config
 from nvrun.config import OWN, ConfigText, Invocation, parse
 from nvrun.errors import UsageError
 from nvrun.options import SETTINGS, EnvSetting, Options, Setting
-from nvrun.torchrun import FLAGS, split
+from nvrun.torchrun import split
+from nvrun.torchrun_flags import FLAGS
 
 VALID = {
     "hosts": "a,b", "hostfile": "/h", "exclude": "c", "nodes": "2", "fleet": "ssh", "rsh": "docker exec -i {host}",
@@ -199,8 +200,13 @@ def test_variables_are_checked_and_misspelt_ones_shown() -> None:
 @settings(max_examples=150, deadline=None)
 @given(yaml=st.one_of(st.text(max_size=40), st.text(alphabet="ab:-[]{}'\"\n\t#&*!|>%@, ", max_size=25)))
 def test_any_file_is_read_or_refused(yaml: str) -> None:
-    with contextlib.suppress(UsageError):
+    message = "nvrun.yaml"
+    try:
         of("t.py", yaml=yaml)
+    except UsageError as error:
+        message = error.message
+    assert len(message.splitlines()) == 1
+    assert message.startswith("nvrun.yaml")
 
 
 @settings(max_examples=150, deadline=None)
@@ -231,7 +237,7 @@ def test_files_are_found_in_their_order(folder: Path) -> None:
     assert config.load(["--config", "other.yaml", "t.py"], environ).options.grace == 3.0
     assert config.load(["t.py"], {**environ, "NVRUN_CONFIG": "other.yaml"}).options.grace == 3.0
     assert config.load(["t.py"], {**environ, "XDG_CONFIG_HOME": str(folder)}).options.ssh == "paramiko"
-    with pytest.raises(UsageError, match=r"gone\.yaml: no such file"):
+    with pytest.raises(UsageError, match=r"gone\.yaml: No such file or directory \(given by --config"):
         config.load(["--config=gone.yaml", "t.py"], environ)
 
 
@@ -250,6 +256,11 @@ def test_a_file_of_somebody_else_is_left_out(folder: Path) -> None:
     (folder / "nvrun.yaml").write_text("setup: evil\n")
     os.chown(folder / "nvrun.yaml", 12345, 12345)
     assert config.load(["t.py"], {"HOME": str(folder)}).options.setup is None
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "nvrun.yaml", 0o600)
+    assert config.load(["t.py"], {"HOME": "/dev/null"}).sources == {}
 
 
 def test_a_file_that_is_too_long_or_no_text_or_no_file_is_refused(folder: Path) -> None:

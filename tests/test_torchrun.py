@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvrun.errors import UsageError
-from nvrun.torchrun import BY_NAME, FLAGS, Flag, TorchrunArgs, split, unknown_flags
+from nvrun.torchrun import TorchrunArgs, split, unknown_flags
+from nvrun.torchrun_flags import BY_NAME, FLAGS, Flag
 
 NOTHING: dict[str, bool] = {}
 
@@ -167,8 +168,12 @@ def test_what_is_handed_on_means_the_same_to_torchrun(real: argparse.ArgumentPar
 @settings(max_examples=100, deadline=None)
 @given(argv=st.lists(st.one_of(WORDS, st.text(max_size=8)), max_size=6))
 def test_any_line_is_read_or_refused(argv: list[str]) -> None:
-    with contextlib.suppress(UsageError):
+    message = "read"
+    try:
         read(*argv)
+    except UsageError as error:
+        message = error.message
+    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize("argument", ["--r=16", "--log", "--lo=x", "--m", "--master=1", "--no"])

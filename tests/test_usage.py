@@ -10,7 +10,7 @@ import pytest
 
 from nvrun.config import OWN
 from nvrun.errors import UsageError
-from nvrun.torchrun import FLAGS
+from nvrun.torchrun_flags import FLAGS
 from nvrun.usage import completion, page
 
 
