@@ -234,8 +234,8 @@ def _incomplete_init(log: NcclLog) -> Iterator[Finding]:
             remedy = "The way between the hosts: ports, interface, RDMA. Look at the WARN lines of these ranks"
         yield Finding(
             code="nccl-init-incomplete",
-            severity=Severity.ERROR,
-            message=f"A communicator of {communicator.nranks} ranks was not completed: {what}",
+            severity=Severity.WARNING,
+            message=f"A communicator of {communicator.nranks} ranks was not complete when the log ended: {what}",
             subject=_numbers(missing or waiting),
             remedy=remedy,
             confidence=0.8,
@@ -255,7 +255,7 @@ def _slow_init(log: NcclLog) -> Iterator[Finding]:
                 subject=f"rank {rank}",
                 observed=f"{seconds:.1f} s",
                 expected=f"below {SLOW_INIT_SECONDS:.0f} s",
-                remedy="A long bootstrap waits for late ranks or name lookups; a long topo or graphs for slow sysfs or NVML",
+                remedy="A long bootstrap waits for late ranks or name lookups, a long topo for slow sysfs or NVML",
             )
 
 

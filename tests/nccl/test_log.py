@@ -138,7 +138,7 @@ def test_a_modern_log_over_infiniband() -> None:
             "Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1",
             "2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
             complete(0),
-            "Init timings - ncclCommInitRankConfig: rank 0 nranks 2 total 1.25 (kernels 0.30, bootstrap 0.88, rest 0.07)",
+            "Init timings - ncclCommInitRankConfig: rank 0 nranks 2 total 1.25 (kernels 0.3, bootstrap 0.88)",
             "Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA",
             "Channel 01/0 : 0[0] -> 1[1] [send] via NET/IB/1(1)/GDRDMA/Shared",
             "Connected all rings, use ring PXN 0 GDR 1",
@@ -317,10 +317,12 @@ def test_a_slow_init() -> None:
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="no corpus beside the checkout")
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("h200/nccl_*.log")) + sorted(CORPUS.glob("nccl/ok_*.txt")), ids=str)
+@pytest.mark.parametrize(
+    "path", sorted(CORPUS.glob("h200/nccl_*.log")) + sorted(CORPUS.glob("nccl/ok_*.txt")), ids=lambda p: p.stem
+)
 def test_recorded_logs_are_read(path: Path) -> None:
     with path.open("rb") as stream:
         log = read_log(read_lines(stream))
     assert log.lines > 0
-    severe = [finding for finding in log_findings(log) if finding.code not in ("nccl-gdr-off",)]
-    assert severe == []
+    # excerpts may end in the middle of an init, and some of these machines have no GPUDirect RDMA
+    assert {finding.code for finding in log_findings(log)} <= {"nccl-gdr-off", "nccl-init-incomplete"}
