@@ -49,6 +49,8 @@ class Software(_Fact, frozen=True, kw_only=True):
     """Path of the numactl program."""
     nvidia_peermem: bool | None = None
     """nvidia_peermem or nv_peer_mem is loaded; false says nothing about dma-buf, which needs no module."""
+    driver_options: Mapping[str, str] | None = None
+    """/proc/driver/nvidia/params: `EnableStreamMemOPs`, `RegistryDwords` and others; None where unread."""
     device_nodes: Mapping[str, str] = {}
     """/dev/nvidia*, /dev/gdrdrv, IMEX channels: path -> `ok` or why opening it read-write fails."""
     machine: str = ""

@@ -27,6 +27,11 @@ def open_files() -> list[str]:
     return found
 
 
+def slow() -> str:
+    time.sleep(0.1)
+    return "done"
+
+
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -38,7 +43,7 @@ def test_each_call_answers_for_itself() -> None:
             "large": Call(lambda: "x" * 3_000_000, 5),
             "refused": Call(refuse, 5),
             "file": Call(missing_file, 5),
-            "fault": Call(lambda: {}["key"], 5),
+            "fault": Call(lambda: dict[str, int]()["key"], 5),
             "dead": Call(die, 5),
         }
     )
@@ -53,7 +58,7 @@ def test_each_call_answers_for_itself() -> None:
 
 def test_a_call_that_hangs_costs_its_deadline_and_nothing_else() -> None:
     started = time.monotonic()
-    answers = ask({"hung": Call(lambda: time.sleep(60), 0.3), "slow": Call(lambda: time.sleep(0.1) or "done", 5)})
+    answers = ask({"hung": Call(lambda: time.sleep(60), 0.3), "slow": Call(slow, 5)})
     assert answers["hung"].error == "no answer in 0.3 s"
     assert answers["slow"].value == "done"
     assert time.monotonic() - started < 2
