@@ -1,0 +1,207 @@
+"""One preset's YAML -> `Preset`. Pure: text in, value out; what is wrong is named by file, line and key.
+
+Scalars stay text, so no value changes by YAML's own rules (`010`, `no`, `1e6`). Anchors, aliases and tags are refused:
+nothing here needs them, and a few aliases can stand for gigabytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from nvrun.errors import UsageError
+from nvrun.model import Frozen
+from nvrun.nccl import catalogue
+from nvrun.nccl.parse import version
+
+LARGEST = 64 * 1024
+"""Characters of a preset file; the longest shipped one has a tenth of it."""
+DEEPEST = 4
+"""Nesting of mappings and lists: preset, variables, NAME, versions."""
+
+_REQUIREMENT = re.compile(r"(nccl|torch)(>=|<)([0-9]+(?:\.[0-9]+)*)")
+
+Lines = Mapping[tuple[str, ...], int]
+"""Path of keys -> line of the last key, from 1."""
+
+
+class PresetVariable(Frozen, frozen=True, kw_only=True):
+    """One variable of a preset."""
+
+    value: str
+    """In the variable's own units, whatever the file says."""
+    why: str
+    source: str
+    """Where the value comes from: a documentation, a vendor's setting, a measurement."""
+    cost: str
+    """What it costs, measured with date and hardware, or `not measured`."""
+    versions: tuple[str, ...] = ()
+    """`nccl>=2.24`, `torch<2.8`: all must hold, or the variable is left out."""
+    origin: str = ""
+    """The preset that says so, where another extends it."""
+    place: str = ""
+    """`FILE:LINE`."""
+
+
+class Fits(Frozen, frozen=True, kw_only=True):
+    """The hardware for which `--preset auto` takes a preset: every condition given must hold on every host."""
+
+    compute_capability: tuple[str, ...] = ()
+    """Of all GPUs: `9.0`."""
+    nvswitch: bool = False
+    network: Literal["", "infiniband", "roce", "ethernet", "efa", "gcp"] = ""
+    """A preset for a network fits only jobs over several hosts."""
+
+
+class Preset(Frozen, frozen=True, kw_only=True):
+    """A named set of variables."""
+
+    name: str
+    summary: str
+    path: str = ""
+    fits: Fits | None = None
+    """None: never by `--preset auto`."""
+    extends: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    """Prerequisites that `presets.unmet` checks."""
+    variables: Mapping[str, PresetVariable] = {}
+
+
+def read(path: str, name: str, text: str) -> Preset:
+    """The preset of one file; `extends` is not followed. Raises UsageError naming file, line and key."""
+    tree, lines = _tree(path, text)
+    if not isinstance(tree, dict):
+        raise UsageError(f"{path}: expected 'summary:' and 'variables:', not a list or plain text")
+    variables = tree.pop("variables", None)
+    if variables is None:
+        raise UsageError(f"{path}: the key 'variables' is missing")
+    if not isinstance(variables, dict):
+        raise UsageError(
+            f"{path}:{lines[('variables',)]}: variables: expected 'NAME:' with value, why, source and cost"
+        )
+    for key in ("extends", "requires"):
+        if isinstance(tree.get(key), str):
+            tree[key] = tree[key].split()
+    for key in ("name", "path"):
+        if key in tree:
+            raise UsageError(f"{path}:{lines[(key,)]}: {key}: the file's own name is the preset's name")
+    preset = _convert(path, {**tree, "name": name, "path": path}, Preset, (), lines)
+    found = {variable: _variable(path, name, variable, entry, lines) for variable, entry in variables.items()}
+    return msgspec.structs.replace(preset, variables=found)
+
+
+def _variable(path: str, preset: str, name: str, entry: Any, lines: Lines) -> PresetVariable:
+    key = ("variables", name)
+    place = f"{path}:{lines[key]}"
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UsageError(f"{place}: variables: {name!r} is no name of an environment variable")
+    if isinstance(entry, dict) and isinstance(entry.get("versions"), str):
+        entry = {**entry, "versions": entry["versions"].replace(",", " ").split()}
+    variable = _convert(path, entry, PresetVariable, key, lines)
+    for requirement in variable.versions:
+        if not _REQUIREMENT.fullmatch(requirement):
+            raise UsageError(
+                f"{path}:{lines[(*key, 'versions')]}: variables.{name}.versions: expected nccl or torch, >= or <, and"
+                f" a version, as in nccl>=2.24, not {requirement!r}"
+            )
+    for word in ("value", "why", "source", "cost"):
+        if not getattr(variable, word).strip():
+            raise UsageError(f"{path}:{lines[(*key, word)]}: variables.{name}.{word} is empty")
+    try:
+        value = catalogue.native(name, variable.value)
+    except ValueError as error:
+        raise UsageError(f"{path}:{lines[(*key, 'value')]}: variables.{name}.value: {error}") from None
+    return msgspec.structs.replace(variable, value=value, origin=preset, place=place)
+
+
+def holds(requirement: str, versions: Mapping[str, str | None]) -> bool | None:
+    """Whether `nccl>=2.24` holds for {"nccl": "2.27.5", ...}; None where that version is not known."""
+    match = _REQUIREMENT.fullmatch(requirement)
+    assert match is not None, "checked when the preset was read"
+    what, sign, bound = match.groups()
+    present = version(versions.get(what) or "")
+    if not present:
+        return None
+    return (present >= version(bound)) == (sign == ">=")
+
+
+def _convert(path: str, tree: Any, kind: type[Any], prefix: tuple[str, ...], lines: Lines) -> Any:
+    """`tree` as a struct. msgspec says what is wrong and where; this adds the line and the nearest valid key."""
+    where = ".".join(prefix)
+    place = f"{path}:{lines[prefix]}" if prefix in lines else path
+    if not isinstance(tree, dict):
+        raise UsageError(f"{place}: {where}: expected keys {', '.join(_keys(kind))}")
+    for key in tree:
+        if key not in _keys(kind) and (*prefix, key) in lines:
+            near = difflib.get_close_matches(key, _keys(kind), n=1)
+            raise UsageError(
+                f"{path}:{lines[(*prefix, key)]}: unknown key {'.'.join((*prefix, key))}",
+                hint=f"did you mean {near[0]}?" if near else f"known keys: {', '.join(_keys(kind))}",
+            )
+    try:
+        return msgspec.convert(tree, kind, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, inner = str(error).partition(" - at `$.")
+        keys = (*prefix, *re.findall(r"[A-Za-z_]+", inner))
+        while keys and keys not in lines:
+            keys = keys[:-1]
+        line = f":{lines[keys]}" if keys else ""
+        named = ".".join(keys)
+        raise UsageError(f"{path}{line}: {named + ': ' if named else ''}{message[0].lower()}{message[1:]}") from None
+
+
+def _keys(kind: type[Any]) -> tuple[str, ...]:
+    hidden = ("name", "path", "origin", "place")
+    return tuple(field for field in kind.__struct_fields__ if field not in hidden)
+
+
+def _tree(path: str, text: str) -> tuple[Any, Lines]:
+    """Mappings, lists and text of the document, and the line of every key."""
+    if len(text) > LARGEST:
+        raise UsageError(f"{path}: a preset has at most {LARGEST} characters, this file {len(text)}")
+    try:
+        _refuse_what_is_not_needed(path, text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise UsageError(f"{path}{f':{mark.line + 1}' if mark else ''}: not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+    lines: dict[tuple[str, ...], int] = {}
+    return (None if root is None else _plain(path, root, (), lines)), lines
+
+
+def _refuse_what_is_not_needed(path: str, text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise UsageError(f"{path}:{line}: anchors and aliases are not allowed here")
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise UsageError(f"{path}:{line}: tags are not allowed here")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise UsageError(f"{path}:{line}: nested deeper than any key of a preset")
+
+
+def _plain(path: str, node: yaml.Node, at: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(path, item, at, lines) for item in node.value]
+    if not isinstance(node, yaml.MappingNode):
+        return node.value
+    mapping: dict[str, Any] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise UsageError(f"{path}:{line}: expected a key, got something nested")
+        inner = (*at, key.value)
+        if inner in lines:
+            raise UsageError(f"{path}:{line}: {'.'.join(inner)} is given twice (first in line {lines[inner]})")
+        lines[inner] = line
+        mapping[key.value] = _plain(path, value, inner, lines)
+    return mapping

@@ -1,0 +1,155 @@
+"""The hardware that presets are meant for, and what they need on a host. Pure: facts in, reasons and findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from nvrun.facts import HostFacts
+from nvrun.model import Finding, Severity, Skipped
+from nvrun.preset_file import Fits
+
+AMAZON, GOOGLE = "0x1d0f", "0x1ae0"
+"""PCI vendors of the clouds whose NICs NCCL itself tunes for (src/transport/net_socket.cc)."""
+
+
+def misfit(fits: Fits | None, hosts: Sequence[HostFacts]) -> str:
+    """Why a preset is not for these hosts; empty where it is. What was not read does not fit."""
+    if fits is None:
+        return "it has no match rule"
+    if fits.network and len(hosts) < 2:
+        return "the job has one host"
+    for facts in hosts:
+        reason = _gpus(fits, facts) or _network(fits, facts)
+        if reason:
+            return f"{facts.host}: {reason}"
+    return "" if hosts else "no host was read"
+
+
+def _gpus(fits: Fits, facts: HostFacts) -> str:
+    if not (fits.compute_capability or fits.nvswitch):
+        return ""
+    if facts.gpus is None:
+        return f"its GPUs were not read ({facts.missing.get('gpus', 'no reason given')})"
+    if not facts.gpus:
+        return "it has no GPU"
+    for gpu in facts.gpus:
+        if fits.compute_capability and gpu.compute_capability not in fits.compute_capability:
+            return f"GPU {gpu.index} has compute capability {gpu.compute_capability or 'unknown'}, not " + " or ".join(
+                fits.compute_capability
+            )
+        if fits.nvswitch and not any(link.active and link.remote_type == "switch" for link in gpu.nvlinks):
+            return f"GPU {gpu.index} shows no NVLink to a switch"
+    return ""
+
+
+def _network(fits: Fits, facts: HostFacts) -> str:
+    if not fits.network:
+        return ""
+    kind = network(facts)
+    if kind is None:
+        return "its network devices were not read"
+    if kind != fits.network:
+        return f"its network is {kind}, not {fits.network}"
+    if kind in ("infiniband", "roce"):  # NCCL's own transport, which a plugin would replace
+        if facts.software is None:
+            return "whether NCCL would load a network plugin was not read"
+        if facts.software.nccl_net_plugins:
+            return f"NCCL would load the network plugin {facts.software.nccl_net_plugins[0]}"
+    return ""
+
+
+def network(facts: HostFacts) -> str | None:
+    """The network between hosts; None where RDMA or PCI devices were not read.
+
+    `efa` and `gcp` by the NIC's PCI vendor, since both bring plugins that choose for themselves. Of active RDMA ports
+    the fastest decide, since storage and management ports of another kind are slower; `mixed` where these differ.
+    """
+    if facts.pci is None or facts.rdma is None:
+        return None
+    if any(device.vendor == AMAZON and device.device.startswith("0xefa") for device in facts.pci):
+        return "efa"
+    if any(device.vendor == GOOGLE for device in facts.pci):
+        return "gcp"
+    ports = [port for port in facts.rdma if port.state == "ACTIVE"]
+    if not ports:
+        return "ethernet on Amazon's NIC" if any(device.vendor == AMAZON for device in facts.pci) else "ethernet"
+    fastest = max(port.rate_gbps or 0 for port in ports)
+    layers = {port.link_layer for port in ports if (port.rate_gbps or 0) == fastest}
+    return (
+        {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(layers.pop(), "unknown") if len(layers) == 1 else "mixed"
+    )
+
+
+def unmet(requires: Iterable[str], facts: HostFacts) -> list[Finding | Skipped]:
+    """What the host lacks of a preset's prerequisites; a prerequisite whose fact was not read is skipped, with why."""
+    return [answer for name in requires if (answer := REQUIREMENTS[name](facts)) is not None]
+
+
+def _missing(facts: HostFacts, code: str, message: str, remedy: str) -> Finding:
+    return Finding(code=code, severity=Severity.ERROR, message=message, host=facts.host, remedy=remedy)
+
+
+def _nvlink(facts: HostFacts) -> Finding | Skipped | None:
+    code = "preset-needs-nvlink"
+    if facts.gpus is None:
+        return Skipped(code=code, host=facts.host, reason=facts.missing.get("gpus", "GPUs were not read"))
+    without = [gpu.index for gpu in facts.gpus if not any(link.active for link in gpu.nvlinks)]
+    if facts.gpus and not without:
+        return None
+    return _missing(
+        facts, code, f"no active NVLink on GPU {', '.join(map(str, without)) or '(none there)'}", "nvidia-smi nvlink -s"
+    )
+
+
+def _rdma(facts: HostFacts) -> Finding | Skipped | None:
+    code = "preset-needs-rdma"
+    if facts.rdma is None:
+        return Skipped(code=code, host=facts.host, reason=facts.missing.get("rdma", "RDMA ports were not read"))
+    if any(port.state == "ACTIVE" and port.device.startswith("mlx5") for port in facts.rdma):
+        return None
+    return _missing(facts, code, "no active mlx5 port: GPU-initiated RDMA needs a ConnectX NIC", "ibv_devinfo")
+
+
+def _gpudirect(facts: HostFacts) -> Finding | Skipped | None:
+    code = "preset-needs-gpudirect"
+    loaded = facts.software.nvidia_peermem if facts.software else None
+    if loaded is None:
+        return Skipped(code=code, host=facts.host, reason="whether nvidia_peermem is loaded was not read")
+    if loaded:
+        return None
+    return Finding(
+        code=code,
+        severity=Severity.WARNING,  # dma-buf can do without, where NVSHMEM and the driver both know it
+        message="nvidia_peermem is not loaded: RDMA into GPU memory then depends on dma-buf",
+        host=facts.host,
+        remedy="sudo modprobe nvidia_peermem",
+    )
+
+
+def _gpu_initiated(facts: HostFacts) -> Finding | Skipped | None:
+    """Driver options without which the GPU may not ring the NIC's doorbell (NVSHMEM installation guide, IBGDA)."""
+    code = "preset-needs-ibgda"
+    options = facts.software.driver_options if facts.software else None
+    if options is None:
+        return Skipped(code=code, host=facts.host, reason="/proc/driver/nvidia/params was not read")
+    peer = options.get("RegistryDwords", "").strip('"').replace(" ", "")
+    if options.get("EnableStreamMemOPs") == "1" and (
+        "PeerMappingOverride=1" in peer or "PeerMappingOverride=0x1" in peer
+    ):
+        return None
+    return _missing(
+        facts,
+        code,
+        "the driver was loaded without EnableStreamMemOPs=1 and PeerMappingOverride=1: GPU-initiated RDMA fails",
+        "echo 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\"'"
+        " | sudo tee /etc/modprobe.d/nvidia-ibgda.conf, rebuild the initramfs, reboot",
+    )
+
+
+REQUIREMENTS: dict[str, Callable[[HostFacts], Finding | Skipped | None]] = {
+    "nvlink": _nvlink,
+    "rdma": _rdma,
+    "gpudirect": _gpudirect,
+    "gpu-initiated-rdma": _gpu_initiated,
+}
+"""Name in a preset's `requires` -> what is missing on a host; None where nothing is."""
