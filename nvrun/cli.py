@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from nvrun import __version__
 from nvrun.config import Invocation, load
@@ -39,22 +40,30 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     """hosts -> facts -> checks -> plan -> launch -> observe -> report."""
     import time
 
-    from nvrun import console, job, launch, rundir
+    from nvrun import console, job, rundir
+    from nvrun.fleet.crew import Ended, gathered
+    from nvrun.launch import Launch
+    from nvrun.placement import place
     from nvrun.report import text
 
     started = time.time()
     the_job = job.read(invocation, environ)
     folder = rundir.create(rundir.new_run_id(started), invocation.options.run_dir, environ)
     writer = console.standard([host.name for host in the_job.hosts])
-    with launch.conducting(the_job, folder, writer, environ) as conductor:
-        plan = conductor.prepare()
-        if plan:
+    with gathered(the_job, environ, say=writer.say, show=writer.offer) as crew:
+        launch = Launch(the_job, crew, folder, writer)
+        with suppress(Ended):
+            crew.greet()
+            plan = launch.prepare()
+            launch.start(plan)  # torchrun imports torch and its ranks wait at the gate while the checks run
+            facts = launch.facts(plan)
+            plan = place(plan, facts, the_job.args, mode=the_job.options.bind).plan
             folder.write("plan.json", rundir.to_json(plan))
             writer.say("\n".join(text.plan_lines(plan, str(folder.path))))
-            conductor.start(plan)
-            conductor.go(plan)
-        conductor.observe()
-    result = conductor.result(started)
+            launch.go(plan)
+        launch.observe()
+        launch.bring_logs()
+    result = launch.result(started)
     folder.finish(result)
     writer.say("\n".join(text.result_lines(result, str(folder.path))))
     writer.close()

@@ -408,6 +408,14 @@ class HostFacts(_Fact, frozen=True, kw_only=True):
     """Section -> how long reading took."""
 
 
+SECTIONS = tuple(
+    name
+    for name in HostFacts.__struct_fields__
+    if name not in ("version", "host", "missing", "seconds", "clock_offset_s", "clock_error_s")
+)
+"""What an agent reads."""
+
+
 def decode(reply: object) -> HostFacts:
     """Facts from the builtins that an agent sent; raises msgspec.ValidationError where a field has another type."""
     return msgspec.convert(reply, HostFacts, strict=False)

@@ -43,6 +43,14 @@ class Job(Frozen, frozen=True, kw_only=True):
     """What travels to hosts that do not have this environment."""
 
     @property
+    def script(self) -> str | None:
+        """The program's file, where it is one: neither a module nor a command to be found on PATH."""
+        program = self.args.program
+        if program is None or self.args.module or (self.args.no_python and "/" not in program):
+            return None
+        return program
+
+    @property
     def fleet(self) -> bool:
         return self.mode.kind == "fleet"
 

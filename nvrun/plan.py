@@ -11,6 +11,8 @@ from nvrun.torchrun import TorchrunArgs
 
 CONSOLE_ALL_UP_TO = 16
 """Ranks that are all shown on the console; above that only rank 0 and each host's first lines on stderr."""
+FIRST_STDERR_LINES = 20
+"""Lines of stderr that a host's hidden ranks may show all the same: a traceback's worth."""
 
 # What torchrun's console script does, without `-m`, which would import from the working directory (a `queue.py` there
 # kills it).

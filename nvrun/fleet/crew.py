@@ -1,0 +1,291 @@
+"""The agents of all hosts as one crew: greeted, asked, listened to. Every method pumps the one queue of events."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+import msgspec
+
+from nvrun.facts import SECTIONS, HostFacts, decode
+from nvrun.fleet import routes
+from nvrun.fleet.link import Unreachable
+from nvrun.fleet.session import Body, Console, Event, Session
+from nvrun.job import Job
+from nvrun.model import EndedBy, Finding, Frozen, Severity
+
+HELLO_SECONDS = 20.0
+FACTS_SECONDS = 40.0
+SILENT_AFTER = 10.0
+"""Seconds without a heartbeat after which the user is told whom nvrun no longer hears."""
+_STOPPED_SECONDS = 5.0
+
+
+class Ending(Frozen, frozen=True, kw_only=True):
+    """The first thing that made an end of it."""
+
+    by: EndedBy
+    exit_code: int
+    message: str = ""
+
+
+class Ended(Exception):
+    """It is over before what was asked for was there; `Crew.ending` says why."""
+
+
+class Listener(Protocol):
+    """Whoever is concerned with more than answers: the launch."""
+
+    def message(self, host: int, body: Body) -> None: ...
+    def chunk(self, host: int, data: bytes) -> None: ...
+    def lost(self, host: int, why: str) -> None: ...
+
+
+class Crew:
+    """One agent a host, by node rank."""
+
+    def __init__(self, job: Job, session: Session, say: Callable[[str], None]) -> None:
+        self.names = [host.name for host in job.hosts]
+        self.hosts = range(len(self.names))
+        self.hello: dict[int, Body] = {}
+        self.offsets: dict[int, tuple[float, float]] = {}
+        """Host -> its clock minus ours, and half the round trip, which is the error; seconds."""
+        self.findings: list[Finding] = []
+        """Hosts that cannot be reached, and why."""
+        self.gone: set[int] = set()
+        self.ending: Ending | None = None
+        self.listener: Listener | None = None
+        self.say = say
+        self.send = session.send
+        self._job = job
+        self._session = session
+        self._answers: dict[tuple[int, str], tuple[Body, float]] = {}
+        self._signals = 0
+        self._silent: set[int] = set()
+        self._looked = time.monotonic()
+
+    def greet(self) -> None:
+        """Every host's agent has spoken, and its clock is measured. Ended where one cannot be reached."""
+        waiting = set(self.hosts)
+        deadline = time.monotonic() + self._job.options.connect_timeout + HELLO_SECONDS
+        while waiting and time.monotonic() < deadline and self.ending is None:
+            self.pump(deadline)
+            waiting -= set(self.hello) | self.gone
+        for host in waiting if self.ending is None else ():
+            trouble = f"{self.names[host]}: connected, but its agent said nothing for {HELLO_SECONDS:g} s"
+            remedy = "a login script that waits, a full process table, or an MTU black hole on the way there"
+            self._unreachable(host, Unreachable(trouble, code="host-no-agent", hint=remedy))
+        if self.ending is None and self.findings:
+            self.end("unreachable", 69)
+        if self.ending:
+            raise Ended
+        asked = time.time()
+        for host, (body, arrived) in self.ask_all({"t": "ping"}, "pong", HELLO_SECONDS).items():
+            self.offsets[host] = (body["time"] - (asked + arrived) / 2, (arrived - asked) / 2)
+
+    def facts(self, requests: Mapping[int, Body]) -> dict[int, HostFacts]:
+        """What every host is like. A host whose answer is no facts has all sections missing, with the reason."""
+        bodies = {
+            host: {"t": "facts", "request": request, "deadline": FACTS_SECONDS} for host, request in requests.items()
+        }
+        answers = self.ask(bodies, "facts", FACTS_SECONDS + 5.0)
+        return {host: self._facts(host, body) for host, (body, _) in answers.items()}
+
+    def ask_all(self, body: Body, answer: str, timeout: float) -> dict[int, tuple[Body, float]]:
+        return self.ask(dict.fromkeys(self.hosts, body), answer, timeout)
+
+    def ask(self, bodies: Mapping[int, Body], answer: str, timeout: float) -> dict[int, tuple[Body, float]]:
+        """Sends each host its message and waits for its `answer`: (body, when it arrived). Ended where it all ended."""
+        for host, body in bodies.items():
+            self.send(body, to=[host])
+        return self.collect(bodies, answer, timeout)
+
+    def collect(self, hosts: Collection[int], answer: str, timeout: float) -> dict[int, tuple[Body, float]]:
+        """Waits for an answer of each of `hosts`."""
+        found: dict[int, tuple[Body, float]] = {}
+        deadline = time.monotonic() + timeout
+        while True:
+            for host in hosts:
+                if (host, answer) in self._answers:
+                    found[host] = self._answers.pop((host, answer))
+            if self.ending:
+                raise Ended
+            if len(found) == len(hosts):
+                return found
+            if time.monotonic() > deadline:
+                silent = ", ".join(self.names[host] for host in hosts if host not in found)
+                self.end("lost", 69, f"no answer ({answer}) from {silent} in {timeout:g} s")
+                raise Ended
+            self.pump(deadline)
+
+    def take(self, host: int, answer: str) -> Body | None:
+        """An answer that is there already."""
+        found = self._answers.pop((host, answer), None)
+        return found[0] if found else None
+
+    def end(self, by: EndedBy, exit_code: int, message: str = "") -> None:
+        """The first cause stands; every host is told to end its job, if it has one."""
+        if self.ending is None:
+            self.ending = Ending(by=by, exit_code=exit_code, message=message)
+            self.send({"t": "end", "grace": self._job.options.grace})
+
+    def dismiss(self) -> None:
+        """The agents end; a link that does not is dropped."""
+        self._session.end_input()
+        deadline = time.monotonic() + 2.0
+        while len(self.gone) < len(self.names) and time.monotonic() < deadline:
+            self.pump(deadline)
+        self._session.close()
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def pump(self, deadline: float) -> None:
+        """Takes one event, or returns at `deadline` (monotonic) or after a second at most."""
+        wait = min(1.0, max(0.0, deadline - time.monotonic()))
+        with suppress(queue.Empty):
+            self._handle(self._session.events.get(timeout=wait))
+        self._look_for_silence()
+
+    def _handle(self, event: Event) -> None:
+        if event.kind == "message":
+            self._message(event.host, event.body)
+        elif event.kind == "chunk" and self.listener:
+            self.listener.chunk(event.host, event.body)
+        elif event.kind == "unreachable":
+            self._unreachable(event.host, event.body)
+        elif event.kind == "closed":
+            self._closed(event.host, event.body)
+        elif event.kind == "signal":
+            self._signalled(event.body)
+
+    def _message(self, host: int, body: Body) -> None:
+        kind = body["t"]
+        if kind == "hello":
+            self.hello[host] = body
+        elif kind == "refused":
+            trouble = f"{self.names[host]}: {body['why']}"
+            self._unreachable(host, Unreachable(trouble, code="host-old-python", hint="--python PATH names another"))
+        elif kind == "failed":
+            self.end("internal", 70, f"{self.names[host]}: {body['at']}: {body['why']}")
+        elif self.listener:
+            self.listener.message(host, body)
+        self._answers[host, kind] = (body, time.time())
+
+    def _facts(self, host: int, body: Body) -> HostFacts:
+        offset, error = self.offsets[host]
+        trouble: str = body["trouble"]
+        try:
+            facts = decode(body["result"]) if not trouble else None
+        except msgspec.ValidationError as wrong:
+            facts, trouble = None, f"not understood: {wrong}"
+        if facts is None:
+            facts = HostFacts(host=self.names[host], missing=dict.fromkeys(SECTIONS, trouble))
+        return msgspec.structs.replace(facts, clock_offset_s=offset, clock_error_s=error)
+
+    def _closed(self, host: int, words: str) -> None:
+        if host in self.gone:
+            return
+        self.gone.add(host)
+        if host not in self.hello:
+            no_python = "no Python here" in words or "ended with 127" in words
+            remedy = "--python PATH names the host's interpreter, --setup CMD prepares its environment"
+            trouble = f"{self.names[host]}: the agent did not start: {words or 'the connection ended'}"
+            code = "host-no-python" if no_python else "host-no-agent"
+            self._unreachable(host, Unreachable(trouble, code=code, hint=remedy if no_python else ""))
+        else:
+            self._lost(host, f"its connection ended{': ' + words if words else ''}")
+
+    def _lost(self, host: int, why: str) -> None:
+        if self.listener:
+            self.listener.lost(host, why)
+        else:
+            self.end("lost", 69, f"lost {self.names[host]}: {why}")
+
+    def _unreachable(self, host: int, trouble: Unreachable) -> None:
+        self.gone.add(host)
+        self.findings.append(
+            Finding(
+                code=trouble.code,
+                severity=Severity.FATAL,
+                message=trouble.message,
+                host=self.names[host],
+                remedy=trouble.hint,
+            )
+        )
+
+    def _signalled(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            self.send({"t": "signal", "name": name[3:]})
+            return
+        self._signals += 1
+        if self._signals == 1:
+            grace = self._job.options.grace
+            if self.listener:
+                self.say(f"nvrun: {name}: ending the ranks, {grace:g} s for their checkpoints (again: now)")
+            self.end("signal", 128 + number, f"ended by {name}")
+        else:
+            self.say(f"nvrun: {name} again: now")
+            self.send({"t": "end", "grace": 0.0})
+
+    def _look_for_silence(self) -> None:
+        now = time.monotonic()
+        heard = self._session.heard
+        if now - self._looked > _STOPPED_SECONDS:  # this process itself was stopped: what came meanwhile is unread
+            heard.update(dict.fromkeys(heard, now))
+        self._looked = now
+        for host in set(heard) - self.gone:
+            silent = now - heard[host]
+            if silent > SILENT_AFTER and host not in self._silent:
+                self._silent.add(host)
+                self.say(f"nvrun: nothing heard from {self.names[host]} for {silent:.0f} s; its ranks may go on")
+            elif silent < SILENT_AFTER and host in self._silent:
+                self._silent.discard(host)
+                self.say(f"nvrun: {self.names[host]} is heard again")
+            if silent > self._job.lost_after:
+                self.gone.add(host)
+                self._lost(host, f"nothing heard for {silent:.0f} s")
+
+
+@contextmanager
+def gathered(
+    job: Job, environ: Mapping[str, str], *, say: Callable[[str], None], show: Callable[[Console], None]
+) -> Iterator[Crew]:
+    """The crew while its links are open. Signals reach it; at the end nothing of it is left on any host."""
+    options = job.options
+    ways = routes.routes(
+        job.hosts,
+        job.kinds,
+        pythons=routes.interpreters(environ, options.python),
+        rsh=options.rsh,
+        connect_timeout=options.connect_timeout,
+        ssh_config=options.ssh_config,
+        environment=environ,
+    )
+    session = Session(ways, lost_after=job.lost_after, show=show)
+    with _signals_to(session):
+        crew = Crew(job, session, say)
+        try:
+            yield crew
+        finally:
+            crew.dismiss()
+
+
+@contextmanager
+def _signals_to(session: Session) -> Iterator[None]:
+    def tell(number: int, frame: object) -> None:
+        session.events.put(Event(-1, "signal", number))
+
+    wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
+        wanted.append(signal.SIGHUP)
+    before = {number: signal.signal(number, tell) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
