@@ -196,8 +196,8 @@ def _spread(cpus: CpuLayout, ranks: int) -> list[_Place]:
     """Ranks without GPUs: over the NUMA nodes, so that each keeps its memory near; not at all on one node."""
     if len(cpus.nodes) < 2:
         return [_Place(why="not bound: no GPU, and the CPUs are all on one NUMA node")] * ranks
-    if ranks == 1:
-        return [_Place(why="not bound: no GPU, and the only rank may use all CPUs")]
+    if ranks < 2:
+        return [_Place(why="not bound: no GPU, and the only rank may use all CPUs")] * ranks
     cores = [core for node in cpus.nodes for core in cpus.cores[node]]
     if len(cores) < ranks:
         return [_Place(why=f"not bound: no GPU, and {ranks} ranks have only {len(cores)} cores")] * ranks

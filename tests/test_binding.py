@@ -237,6 +237,11 @@ def test_ranks_without_gpus() -> None:
         assert set(cpus_of(bind(facts, local_ranks=ranks))) == {()}
 
 
+def test_no_ranks() -> None:
+    assert bind(machine([]), local_ranks=0).bindings == ()
+    assert bind(machine([0]), local_ranks=0).bindings == ()
+
+
 def test_gpus_that_could_not_be_read_are_not_taken_for_none() -> None:
     facts = HostFacts(
         host="a", gpus=None, gpus_on_pci=("0000:01:00.0",), cpus=machine().cpus, numa=machine().numa,

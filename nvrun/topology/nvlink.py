@@ -24,8 +24,8 @@ def ranks_without_nvlink(topology: Topology, order: Sequence[int], host: str | N
     lacking = _gaps(topology, order) if without_nvlink(topology) else []
     if not lacking:
         return
-    best = gpu_order(topology)
-    better = sorted(order) == sorted(best) and len(_gaps(topology, best)) < len(lacking)
+    best = gpu_order(topology, sorted(order))
+    better = len(_gaps(topology, best)) < len(lacking)
     pairs = ", ".join(f"{a} and {b} (GPU{order[a]}, GPU{order[b]})" for a, b in lacking)
     yield Finding(
         code="nvlink-partial",
@@ -43,17 +43,17 @@ def _gaps(topology: Topology, order: Sequence[int]) -> list[tuple[int, int]]:
     return [(a, b) for a, b in ring if not nvlinks_of(topology.path(f"GPU{order[a]}", f"GPU{order[b]}"))]
 
 
-def gpu_order(topology: Topology) -> tuple[int, ...]:
-    """GPU indices in an order in which each has NVLink to the next, and the last to the first, as far as can be.
+def gpu_order(topology: Topology, indices: Sequence[int] | None = None) -> tuple[int, ...]:
+    """GPU indices (these, or all) in an order in which each has NVLink to the next, and the last to the first.
 
-    Ranks in this order make NCCL's default ring of pairwise exchanges, and pipeline stages, run over NVLink. The order
-    as it is where NVLink is all to all or absent. Begins with the first GPU; as many neighbours with NVLink as can be,
-    then as many links as can be.
+    Pipeline stages and other exchanges between neighbouring ranks then run over NVLink (NCCL finds its own rings).
+    As far as can be: most neighbours with NVLink, then most links, beginning with the first GPU. The order as it is
+    where NVLink is all to all or absent.
     """
-    indices = tuple(gpu.index for gpu in topology.gpus)
-    if not without_nvlink(topology):
+    indices = tuple(gpu.index for gpu in topology.gpus) if indices is None else tuple(indices)
+    if not indices or not without_nvlink(topology):
         return indices
-    names = [gpu.name for gpu in topology.gpus]
+    names = [f"GPU{index}" for index in indices]
     links = [[nvlinks_of(topology.path(one, other)) for other in names] for one in names]
     worth = [[1000 + count if count else 0 for count in row] for row in links]
     ring = _best_ring(worth) if len(names) <= _MOST_EXACT else _greedy_ring(worth)

@@ -22,6 +22,13 @@ def test_a_cube_mesh_has_a_ring_of_nvlinks(machines: Any) -> None:
     assert not list(ranks_without_nvlink(topology, ring))
 
 
+def test_some_of_the_gpus(machines: Any) -> None:
+    topology = from_matrix(machines["v100x8-cube-mesh"].text())
+    assert gpu_order(topology, [0, 4, 1, 5]) == (0, 4, 5, 1)
+    assert gpu_order(topology, []) == ()
+    assert gpu_order(topology, [3]) == (3,)
+
+
 def test_all_to_all_and_none_keep_the_order(machines: Any) -> None:
     for name in ("h100x8-smt", "v100x16", "pcie8-all-on-socket-0"):
         topology = from_matrix(machines[name].text())

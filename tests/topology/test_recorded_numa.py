@@ -59,6 +59,7 @@ def test_two_gpus_on_every_node_of_a_listing(path: Path) -> None:
     held_together(bind(facts, local_ranks=len(homes), env={}, mode="exclusive"), nodes, homes)
 
 
+@pytest.mark.slow  # the largest archive takes seconds to read
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.name.partition(".")[0])
 def test_two_gpus_on_every_node_of_a_tree(path: Path, tmp_path: Path) -> None:
     with tarfile.open(path) as archive:
