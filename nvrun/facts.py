@@ -212,6 +212,12 @@ class Interface(_Fact, frozen=True, kw_only=True):
     """rx_errors, rx_dropped, tx_errors, tx_dropped ... from sysfs statistics."""
     carrier_changes: int | None = None
     """How often the link went up or down since the interface exists."""
+    pfc_priorities: tuple[int, ...] | None = None
+    """Priorities with priority flow control, of interfaces with an RDMA device; None = the driver does not tell."""
+    dscp_priorities: Mapping[int, int] | None = None
+    """DSCP -> priority where the interface has rules for it."""
+    ecn_priorities: tuple[int, ...] | None = None
+    """Priorities on which RoCE congestion is notified and reacted to (MLNX_OFED); None = not told."""
 
 
 class Gid(_Fact, frozen=True, kw_only=True):
@@ -284,6 +290,8 @@ class Names(_Fact, frozen=True, kw_only=True):
     """Name of another host of the job -> addresses it resolves to there; () = does not resolve."""
     peer_errors: Mapping[str, str] = {}
     """Name -> why it has no address there: the resolver's words, or `no answer in 3 s`."""
+    sources: Mapping[str, str] = {}
+    """Name of another host -> own address from which the kernel would send to it (routes and rules, no packet sent)."""
     localhost_ok: bool | None = None
 
 

@@ -14,8 +14,10 @@ from .child import Answer, Call, ask
 from .tree import Tree
 
 DEADLINE = 5.0
-DEADLINES = {"gpus": 30.0, "software": 8.0}
-"""Seconds a section has. Without persistence mode the driver takes seconds to wake each GPU."""
+DEADLINES = {"gpus": 18.0, "software": 8.0}
+"""Seconds a section has. Without persistence mode the driver takes one or two seconds to wake each GPU."""
+LONGEST = max(DEADLINES.values())
+"""`collect` answers within this and a moment."""
 
 
 def collect(request: dict[str, Any], root: str = "/") -> dict[str, Any]:
@@ -96,4 +98,4 @@ def _absolute(path: str, cwd: str, env: dict[str, str]) -> str:
     return os.path.normpath(os.path.join(cwd, path))
 
 
-__all__ = ["collect"]
+__all__ = ["LONGEST", "collect"]

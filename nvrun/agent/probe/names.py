@@ -60,6 +60,7 @@ def names(tree: Tree, peers: list[str]) -> dict[str, Any]:
         "resolve_error": own["error"],
         "peers": {peer: answers[peer]["addresses"] for peer in peers},
         "peer_errors": {peer: answers[peer]["error"] for peer in peers if answers[peer]["error"]},
+        "sources": {peer: source for peer in peers if (source := source_to(answers[peer]["addresses"]))},
         "localhost_ok": any(address in ("127.0.0.1", "::1") for address in local["addresses"]),
     }
 
@@ -98,6 +99,19 @@ def lookup(host: str) -> dict[str, Any]:
         return {"addresses": [], "canonical": None, "error": text}
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     return {"addresses": addresses, "canonical": found[0][3] or None, "error": None}
+
+
+def source_to(addresses: list[str]) -> str | None:
+    """Own address that the kernel would send from to the first of these that it has a way to; sends nothing."""
+    for address in addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((address, 9))
+                return str(probe.getsockname()[0])
+            except OSError:
+                continue
+    return None
 
 
 def environment(env: dict[str, str]) -> dict[str, str]:

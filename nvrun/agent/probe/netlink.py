@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 GETLINK, GETADDR = 18, 22
-REQUEST_DUMP = 0x301
+REQUEST, REQUEST_DUMP = 0x1, 0x301
 DONE, ERROR = 3, 2
 IFF_UP, IFF_RUNNING = 0x1, 0x40
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO = 1, 3, 4, 10, 18
@@ -26,19 +26,19 @@ ARPHRD = {1: "ether", 32: "infiniband", 772: "loopback", 65534: "tun"}
 def links() -> list[dict[str, Any]]:
     """Name, index, up, mtu, mac, kind, master (name) of each interface."""
     found = []
-    for body, attributes in _dump(GETLINK, struct.pack("=BxHiII", 0, 0, 0, 0, 0), 16):
+    for body, told in _dump(GETLINK, struct.pack("=BxHiII", 0, 0, 0, 0, 0), 16):
         _, hardware, index, flags, _ = struct.unpack("=BxHiII", body)
-        info = dict(_attributes(attributes.get(IFLA_LINKINFO, b"")))
+        info = dict(attributes(told.get(IFLA_LINKINFO, b"")))
         kind = info.get(IFLA_INFO_KIND, b"").rstrip(b"\0").decode()
         found.append(
             {
-                "name": attributes[IFLA_IFNAME].rstrip(b"\0").decode(errors="replace"),
+                "name": told[IFLA_IFNAME].rstrip(b"\0").decode(errors="replace"),
                 "index": index,
                 "up": bool(flags & IFF_UP and flags & IFF_RUNNING),
-                "mtu": struct.unpack("=I", attributes[IFLA_MTU])[0] if IFLA_MTU in attributes else None,
-                "mac": attributes.get(IFLA_ADDRESS, b"").hex(":"),
+                "mtu": struct.unpack("=I", told[IFLA_MTU])[0] if IFLA_MTU in told else None,
+                "mac": told.get(IFLA_ADDRESS, b"").hex(":"),
                 "kind": kind or ARPHRD.get(hardware, f"arphrd {hardware}"),
-                "master": struct.unpack("=I", attributes[IFLA_MASTER])[0] if IFLA_MASTER in attributes else None,
+                "master": struct.unpack("=I", told[IFLA_MASTER])[0] if IFLA_MASTER in told else None,
             }
         )
     names = {link["index"]: link["name"] for link in found}
@@ -48,20 +48,40 @@ def links() -> list[dict[str, Any]]:
 def addresses() -> dict[int, list[dict[str, Any]]]:
     """Interface index -> its addresses, IPv4 and IPv6."""
     found: dict[int, list[dict[str, Any]]] = {}
-    for body, attributes in _dump(GETADDR, struct.pack("=BBBBi", 0, 0, 0, 0, 0), 8):
+    for body, told in _dump(GETADDR, struct.pack("=BBBBi", 0, 0, 0, 0, 0), 8):
         family, prefix, _, scope, index = struct.unpack("=BBBBi", body)
-        raw = attributes.get(IFA_LOCAL) or attributes.get(IFA_ADDRESS)
+        raw = told.get(IFA_LOCAL) or told.get(IFA_ADDRESS)
         if raw and family in (socket.AF_INET, socket.AF_INET6):
             address = {"address": socket.inet_ntop(family, raw), "prefix": prefix, "scope": SCOPES.get(scope, "global")}
             found.setdefault(index, []).append(address)
     return found
 
 
+def ask(kind: int, body: bytes) -> bytes:
+    """The answer to a request that has one; OSError where the kernel refuses it."""
+    return next(_messages(kind, body, REQUEST))
+
+
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and value of each attribute; what is cut off is left out."""
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if not 4 <= length <= len(data):
+            return
+        yield kind & 0x3FFF, data[4:length]
+        data = data[(length + 3) & ~3 :]
+
+
 def _dump(kind: int, body: bytes, header: int) -> Iterator[tuple[bytes, dict[int, bytes]]]:
-    """Fixed part and attributes of each message of one dump; OSError where the kernel refuses it."""
+    """Fixed part and attributes of each message of a dump."""
+    for payload in _messages(kind, body, REQUEST_DUMP):
+        yield payload[:header], dict(attributes(payload[header:]))
+
+
+def _messages(kind: int, body: bytes, flags: int) -> Iterator[bytes]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
         link.settimeout(2)
-        link.send(struct.pack("=IHHII", 16 + len(body), kind, REQUEST_DUMP, 1, 0) + body)
+        link.send(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)
         while True:
             data = link.recv(1 << 18)
             while len(data) >= 16:
@@ -71,15 +91,5 @@ def _dump(kind: int, body: bytes, header: int) -> Iterator[tuple[bytes, dict[int
                 if message == ERROR:
                     number = -struct.unpack_from("=i", data, 16)[0]
                     raise OSError(number, os.strerror(number))
-                payload = data[16:length]
-                yield payload[:header], dict(_attributes(payload[header:]))
+                yield data[16:length]
                 data = data[(length + 3) & ~3 :]
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        if length < 4:
-            return
-        yield kind & 0x3FFF, data[4:length]
-        data = data[(length + 3) & ~3 :]

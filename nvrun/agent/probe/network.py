@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import Any
 
-from . import netlink, pci
+from . import dcb, netlink, pci
 from .tree import Tree
 
 NET = "/sys/class/net"
@@ -73,16 +73,18 @@ def _hardware(tree: Tree, name: str) -> dict[str, Any]:
     speed = tree.number(f"{folder}/speed")
     address = pci.address_of(tree, f"{folder}/device")
     counted = {counter: tree.number(f"{folder}/statistics/{counter}") for counter in ERRORS}
+    rdma = next(iter(tree.entries(f"{folder}/device/infiniband")), None)
     changes = tree.number(f"{folder}/carrier_changes")
     return {
         "speed_mbit": speed if speed and 0 < speed < 0xFFFFFFFF else None,
         "pci": address,
         "numa_node": pci.numa_node(tree, f"{pci.DEVICES}/{address}") if address else None,
-        "rdma_device": next(iter(tree.entries(f"{folder}/device/infiniband")), None),
+        "rdma_device": rdma,
         "rx_queues": len(queues) or None,
         "rps_cpus": tree.text(f"{folder}/queues/{queues[0]}/rps_cpus") if queues else None,
         "errors": {counter: value for counter, value in counted.items() if value is not None},
         "carrier_changes": changes,
+        **(dcb.lossless(tree, name) if rdma else {}),  # only RoCE asks for it
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -149,6 +148,8 @@ def _quiet(reader: Reader, function: str, *arguments: Any) -> Any:
 
 def _fabric_info(reader: Reader, handle: Any) -> Any:
     """The newest form of the answer that this driver knows (version 3 from driver 550 on)."""
+    import ctypes  # 5 ms that hosts without a GPU need not spend
+
     forms = (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nvrun.agent.probe import netlink, network, rdma
+from nvrun.agent.probe import dcb, netlink, network, rdma
 from nvrun.agent.probe.tree import Tree
 from tests.agent.probe import trees
 
@@ -163,3 +164,27 @@ def test_rdma_ports(tmp_path: Path) -> None:
 
 def test_no_rdma(tmp_path: Path) -> None:
     assert rdma.ports(trees.write(tmp_path, {"/proc/stat": ""})) == []
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def test_lossless_priorities_of_roce() -> None:
+    """An answer built as dcbnl.h lays it out: PFC on priority 3, DSCP 26 leads to 3; other rules are not DSCP's."""
+    pfc = struct.pack("=BBBxH", 8, 1 << 3, 0, 0) + bytes(128)
+    rules = attribute(1, struct.pack("=BBH", 5, 3, 26)) + attribute(1, struct.pack("=BBH", 1, 6, 0x8906))
+    body = attribute(1, b"eth0\0") + attribute(13, attribute(2, pfc) + attribute(3, rules))
+    assert dcb.parse(body) == {"pfc_priorities": [3], "dscp_priorities": {26: 3}}
+    assert dcb.parse(attribute(1, b"eth0\0")) == {"pfc_priorities": None, "dscp_priorities": {}}
+    assert dcb.parse(body[:30])["pfc_priorities"] is None
+
+
+def test_an_interface_without_dcb_tells_nothing() -> None:
+    assert dcb.lossless(Tree(), "lo") == {"pfc_priorities": None, "dscp_priorities": None, "ecn_priorities": None}
+
+
+def test_ecn(tmp_path: Path) -> None:
+    files = {f"{NET}/eth0/ecn/roce_np/enable/{priority}": "1" for priority in range(8)}
+    files |= {f"{NET}/eth0/ecn/roce_rp/enable/{priority}": str(int(priority == 3)) for priority in range(8)}
+    assert dcb.lossless(trees.write(tmp_path, files), "eth0")["ecn_priorities"] == [3]

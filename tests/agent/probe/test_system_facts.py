@@ -175,6 +175,7 @@ def test_names() -> None:
     assert "127.0.0.1" in value["peers"]["localhost"]
     assert value["peers"]["no.such.host.invalid"] == []
     assert value["peer_errors"]["no.such.host.invalid"]
+    assert value["sources"] == {"localhost": "127.0.0.1"}
 
 
 def test_one_silent_name_does_not_hold_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
