@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from nvrun.topology import Topology, from_matrix
 from nvrun.topology.model import GpuPlace, both_ways, nvlinks_of
@@ -37,16 +40,18 @@ def test_all_to_all_and_none_keep_the_order(machines: Any) -> None:
         assert not list(ranks_without_nvlink(topology, gpu_order(topology)))
 
 
-def test_bridged_pairs_stay_together() -> None:
+@pytest.mark.parametrize("pairs", [((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2))])
+def test_bridged_pairs_stay_together(pairs: Sequence[tuple[int, int]]) -> None:
     topology = Topology(
         source="facts",
         gpus=tuple(GpuPlace(name=f"GPU{index}", index=index) for index in range(4)),
-        paths=both_ways({("GPU0", "GPU2"): "NV4", ("GPU1", "GPU3"): "NV4"}),
+        paths=both_ways({(f"GPU{a}", f"GPU{b}"): "NV4" for a, b in pairs}),
     )
-    assert gpu_order(topology) == (0, 2, 1, 3)
-    (finding,) = ranks_without_nvlink(topology, range(4))
-    assert "GPUs 0,2,1,3" in finding.remedy
-    assert ("GPU0", "GPU1") in without_nvlink(topology)
+    order = gpu_order(topology)
+    assert {tuple(sorted(order[:2])), tuple(sorted(order[2:]))} == set(pairs)
+    (finding,) = ranks_without_nvlink(topology, (0, 1, 2, 3))
+    offered = f"--gpu-order nvlink lays the ranks along NVLink: GPUs {','.join(map(str, order))}"
+    assert finding.remedy == (offered if pairs == ((0, 2), (1, 3)) else "")  # the others have half their ring already
 
 
 def test_many_gpus_are_ordered_too() -> None:
