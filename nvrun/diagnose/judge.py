@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nvrun.diagnose.ends import decode
+from nvrun.diagnose.flight import Dump, odd_collectives
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.scan import Match, Source, scan
 from nvrun.facts import HostFacts
@@ -20,17 +21,21 @@ def diagnose(
     *,
     facts: Mapping[str, HostFacts] | None = None,
     ends: tuple[RankEnd, ...] = (),
+    dumps: Iterable[Dump] = (),
 ) -> list[Finding]:
     """Findings in the order in which they should be read: causes, symptoms, waits that ended, consequences, notes.
 
     `facts` corrects the clocks of the hosts (host name -> facts). `ends` are the ends of ranks in the order in which
-    they happened; what the first failing rank itself says is told before what other ranks say.
+    they happened; what the first failing rank itself says is told before what other ranks say. `dumps` are those of the
+    flight recorder (`flight.read_dump`).
     """
     first = first_failure(ends)
     groups: dict[tuple[object, ...], _Group] = {}
     for source in sources:
         for match in scan(source):
             _add(groups, match, facts or {})
+    for match in odd_collectives(dumps):
+        _add(groups, match, {})
     if first is not None:
         _add(groups, _end_match(first, groups.values()), {})
     ordered = sorted(groups.values(), key=lambda group: _order(group, first))

@@ -55,6 +55,8 @@ class Rule:
     pattern: re.Pattern[str] | None = None
     subject: str = ""
     severity: Severity = Severity.ERROR
+    at_info: bool = False
+    """It also holds for lines that NCCL writes at INFO, most of which say what was tried and left, and do no harm."""
 
     def match(self, line: str) -> dict[str, str] | None:
         """Groups of the match, `unknown` for one that took no part; None where the rule does not apply."""
@@ -77,6 +79,7 @@ def rule(
     pattern: str = "",
     subject: str = "",
     severity: Severity | None = None,
+    at_info: bool = False,
 ) -> Rule:
     """A row of a table, with its pattern compiled; a NOTE is information unless told otherwise."""
     return Rule(
@@ -89,6 +92,7 @@ def rule(
         pattern=re.compile(pattern) if pattern else None,
         subject=subject,
         severity=severity or (Severity.INFO if stage is Stage.NOTE else Severity.ERROR),
+        at_info=at_info,
     )
 
 

@@ -156,20 +156,21 @@ HOST_RULES: tuple[Rule, ...] = (
         pattern=r"Machine [Cc]heck: |Uncorrected|[Ff]atal",
     ),
     rule(
-        "link-down",
+        "nic-failing",
         Stage.HARDWARE,
-        (
-            "Link is Down",
-            "Link down",
-            "NETDEV WATCHDOG",
-            "health compromised",
-            "High Temperature",
-            "insufficient power",
-        ),
-        "A network card lost its link or is failing",
-        "Check cable, transceiver and switch port, then the card's firmware (dmesg on that host)",
-        0.8,
-        pattern=r"Link (?:is )?[Dd]own|NETDEV WATCHDOG|(?i:mlx5|pcie slot).*(?:compromised|Temperature|power)",
+        ("NETDEV WATCHDOG", "health compromised", "High Temperature", "insufficient power"),
+        "A network card is failing: {what}",
+        "Check the card's firmware, cooling and slot (dmesg on that host)",
+        0.85,
+        pattern=r"(?P<what>NETDEV WATCHDOG|(?i:mlx5|pcie slot).*(?:compromised|Temperature|power).*)",
+    ),
+    rule(
+        "link-down",
+        Stage.NETWORK,
+        ("Link is Down", "Link down"),
+        "A network port lost its link (also seen of unused ports at boot: compare the time)",
+        "Check cable, transceiver and switch port",
+        0.4,
     ),
     # the network, whoever prints it
     rule(
@@ -227,7 +228,7 @@ HOST_RULES: tuple[Rule, ...] = (
         "cannot tell",
         "dmesg -T | grep -i 'killed process' on that host; watch its memory; " + _MEMORY,
         0.6,
-        pattern=r"exitcode ? ?:? -9\b|[Ss]ignal 9\b|SIGKILL|(?:^|[\s:])Killed\b|exit code 137",
+        pattern=r"exitcode ? ?:? -9\b|[Ss]ignal 9\b|SIGKILL|(?:^|[:\d\])>] *)Killed(?:  |$)|exit code 137",
     ),
     rule(
         "bus-error",

@@ -319,6 +319,7 @@ NCCL_RULES: tuple[Rule, ...] = (
         0.9,
         pattern=r"NCCL_BUFFSIZE set by environment to (?P<bytes>\d{1,5})\.?$",
         subject="NCCL_BUFFSIZE",
+        at_info=True,
     ),
     # ranks that do not fit together
     rule(
@@ -367,6 +368,7 @@ NCCL_RULES: tuple[Rule, ...] = (
         "Look at the log of the host with that address",
         0.5,
         pattern=r"retrying \((?:1\d|2\d|3\d)/",
+        at_info=True,
     ),
     rule(
         "peer-gone",

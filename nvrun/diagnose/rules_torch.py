@@ -43,22 +43,22 @@ TORCH_RULES: tuple[Rule, ...] = (
         0.95,
     ),
     rule(
+        "no-ipv6",
+        Stage.NOTE,
+        ("gai error: -5", "gai error: -9", "Address family not supported by protocol"),
+        "A name has no IPv6 address, or this host has no IPv6; harmless, IPv4 is used",
+        "",
+        0.8,
+    ),
+    rule(
         "name-unresolvable",
         Stage.SETUP,
-        (
-            "Name or service not known",
-            "Temporary failure in name resolution",
-            "gai error",
-            "getaddrinfo",
-            "Could not resolve",
-            "not known",
-            "cannot resolve",
-            "Failed to resolve",
-        ),
+        ("Name or service not known", "name resolution", "gai error", "getaddrinfo", "nodename nor servname", "esolve"),
         "A host name cannot be resolved here",
         _RESOLVE,
         0.9,
-        pattern=r"addresses of \([^)]*\) cannot|not known|resol|gai(?:error| error)|getaddrinfo.*fail",
+        pattern=r"Name or service not known|failure in name resolution|gai error: -[23]\b|nodename nor servname"
+        r"|getaddrinfo.*fail|(?:annot|ould not|ailed to) resolve (?:host|address|MASTER_ADDR|\S+:\d)",
     ),
     rule(
         "no-route",
@@ -79,7 +79,8 @@ TORCH_RULES: tuple[Rule, ...] = (
         "the endpoint's host), or a firewall or a wrong name lies between",
         "Start the endpoint's host first and give its numeric address; from another host: nc -vz ADDRESS PORT",
         0.8,
-        pattern=r"timed out|errno: (?:110|111)\b.*\)\.?$",
+        # a refusal is only a warning ([W) as long as it is tried again
+        pattern=r"timed out|^(?!.*\[W).*errno: (?:110|111)\b",
     ),
     rule(
         "ranks-missing-at-start",
@@ -341,13 +342,5 @@ TORCH_RULES: tuple[Rule, ...] = (
         "The stack above (PYTHONFAULTHANDLER=1 prints it) names the module; look for mixed library versions",
         0.8,
         pattern=r"Segmentation fault|segfault at|(?:signal|Signal|got) .*SIGSEGV|SIGSEGV\) (?:received|was)",
-    ),
-    rule(
-        "no-ipv6",
-        Stage.NOTE,
-        "Address family not supported by protocol",
-        "IPv6 is not available on this host; harmless, IPv4 is used",
-        "",
-        0.8,
     ),
 )

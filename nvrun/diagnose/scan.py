@@ -90,7 +90,10 @@ def _match_line(line: str, candidates: tuple[Rule, ...], source: Source) -> Matc
     """What the first rule that takes `line` says of it."""
     if "Xid (" in line:
         return _xid(line, source)
+    at_info = "NCCL INFO" in line
     for rule in candidates:
+        if at_info and not rule.at_info:
+            continue
         groups = rule.match(line)
         if groups is None:
             continue

@@ -9,6 +9,7 @@ import pytest
 from nvrun.diagnose import Source, diagnose
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.scan import RULES
+from nvrun.model import Severity
 
 LINES = [
     (line, code)
@@ -50,3 +51,11 @@ def test_rows_are_well_formed(rule) -> None:  # type: ignore[no-untyped-def]
         assert rule.remedy
     if rule.stage is Stage.CONSEQUENCE:
         assert not rule.remedy
+
+
+HEALTHY = (Path(__file__).parent / "healthy.txt").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("line", HEALTHY)
+def test_a_healthy_line_gives_at_most_a_note(line: str) -> None:
+    assert [finding.code for finding in diagnose([Source("log", [line])]) if finding.severity > Severity.INFO] == []

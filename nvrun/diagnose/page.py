@@ -1,0 +1,96 @@
+"""The page shown when a job has failed: who first, why, and what to do. Pure text, at most 40 lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from nvrun.diagnose.ends import decode
+from nvrun.model import Finding, RankEnd, Severity
+from nvrun.nccl.log_line import clean
+
+WIDTH = 110
+"""Columns the page is made for."""
+LINES = 40
+
+_CERTAINTY = ((0.9, "almost certain"), (0.7, "likely"), (0.5, "possible"), (0.0, "a guess"))
+
+
+def one_page(
+    findings: Sequence[Finding],
+    *,
+    first: RankEnd | None = None,
+    warnings_before: Sequence[str] = (),
+    changed: Sequence[str] = (),
+    logs: str = "",
+) -> str:
+    """The failure on one page.
+
+    `findings` as `diagnose` orders them. `first`: the rank that failed first. `warnings_before`: NCCL's warnings before
+    that, `changed`: what changed on the hosts since the preflight, `logs`: where all logs lie. All is shown without
+    terminal escapes.
+    """
+    page: list[str] = []
+    if first is not None:
+        page.append(
+            f"First to fail: rank {first.rank} on {first.host} (local rank {first.local_rank}, pid {first.pid})"
+        )
+        page.append(f"  {_ended(first)}")
+    if not findings:
+        page.append("No known cause was found in the logs.")
+    else:
+        page.extend(_cause(findings[0]))
+    page.extend(_block("NCCL warned before", list(warnings_before), 4))
+    page.extend(_block("Changed since the preflight", list(changed), 4))
+    page.extend(_block("Also seen", [_short(finding) for finding in findings[1:]], 5))
+    if logs:
+        page.append(f"Logs: {logs}")
+    return "\n".join(clean(line)[:WIDTH] for line in page[:LINES])
+
+
+def _ended(end: RankEnd) -> str:
+    if end.code is None:
+        return "how it ended could not be read"
+    ending = decode(end.code)
+    return f"{ending.text}: {ending.meaning}"
+
+
+def _cause(finding: Finding) -> list[str]:
+    where = " ".join(part for part in (f"on {finding.host}" if finding.host else "", finding.subject) if part)
+    heading = "Cause" if finding.severity >= Severity.ERROR else "Note"
+    certainty = "" if finding.confidence is None else f" ({_certain(finding.confidence)}, {finding.confidence:.0%})"
+    lines = [f"{heading}{certainty}{': ' + where if where else ''}"]
+    lines += _wrapped(finding.message, 4)
+    evidence = finding.evidence[-9:] if _is_traceback(finding) else finding.evidence[:4]
+    lines += [f"  | {clean(line)}" for line in evidence]
+    if finding.observed:
+        lines.append(f"  ({finding.observed})")
+    if finding.remedy:
+        lines.append("Do")
+        lines += _wrapped(finding.remedy, 4)
+    return lines
+
+
+def _is_traceback(finding: Finding) -> bool:
+    return any("Traceback (most recent call last)" in line or '  File "' in line for line in finding.evidence)
+
+
+def _certain(confidence: float) -> str:
+    return next(word for least, word in _CERTAINTY if confidence >= least)
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    lines = textwrap.wrap(clean(text), WIDTH - 4)
+    return [f"  {line}" for line in lines[:most]]
+
+
+def _block(title: str, lines: list[str], most: int) -> list[str]:
+    if not lines:
+        return []
+    more = [f"  and {len(lines) - most} more"] if len(lines) > most else []
+    return [title, *(f"  {line}" for line in lines[:most]), *more]
+
+
+def _short(finding: Finding) -> str:
+    where = f"{finding.host}: " if finding.host else ""
+    return f"{where}{finding.message}"
