@@ -5,14 +5,21 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
+from nvrun import presets, shipped
+from nvrun.bindfile import Row, read_table
+from nvrun.binding import Mode
 from nvrun.config import Invocation
+from nvrun.environment import from_user
 from nvrun.errors import UsageError
 from nvrun.fleet import routes
 from nvrun.hosts import choose, detect
-from nvrun.mode import Mode, mode, node_arguments
+from nvrun.mode import Mode as NodeMode
+from nvrun.mode import mode, node_arguments
 from nvrun.model import EnvVar, Frozen, Host
 from nvrun.options import Options, assignment
+from nvrun.preset_file import Preset
 from nvrun.torchrun import TorchrunArgs
 from nvrun.travel import travelling
 
@@ -24,7 +31,7 @@ LOST_AFTER_SRUN = 60.0
 class Job(Frozen, frozen=True, kw_only=True):
     """One job, before anything was learned from its hosts."""
 
-    mode: Mode
+    mode: NodeMode
     hosts: tuple[Host, ...]
     """In rank order; in node mode this one alone."""
     hosts_from: str
@@ -41,6 +48,12 @@ class Job(Frozen, frozen=True, kw_only=True):
     """Variables of configuration files: they hold where a host has none."""
     forwarded: tuple[EnvVar, ...] = ()
     """What travels to hosts that do not have this environment."""
+    presets: tuple[Preset, ...] = ()
+    """Those named, in order."""
+    auto_presets: tuple[Preset, ...] = ()
+    """With `--preset auto`: all there are, of which those that fit the hosts are meant."""
+    table: Mapping[int, Row] | None = None
+    """Rows of the binding file that --bind names."""
 
     @property
     def script(self) -> str | None:
@@ -58,11 +71,10 @@ class Job(Frozen, frozen=True, kw_only=True):
 def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
     """The job. Raises UsageError for contradictions, bad lists and files that cannot be read."""
     options, args = invocation.options, invocation.torchrun
-    files = {path: _text(path, "named by the environment") for path in detect.files_named(environ)}
-    detected = detect.detect(environ, files)
-    found = mode(invocation, detected)
+    seen = detected(environ)
+    found = mode(invocation, seen)
     if found.kind == "node":
-        args = node_arguments(args, detected)
+        args = node_arguments(args, seen)
         hosts: tuple[Host, ...] = (Host(name=socket.gethostname()),)
         source = "this machine"
         kinds: tuple[routes.Kind, ...] = ("local",)
@@ -72,14 +84,15 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         text = None
         if options.hostfile is not None and choose.reads_hostfile(invocation):
             text = _text(options.hostfile, invocation.source("hostfile"))
-        chosen = choose.choose(invocation, detected, text)
+        chosen = choose.choose(invocation, seen, text)
         hosts, source = chosen.hosts[: options.nodes], chosen.source
-        kinds = routes.choose(hosts, options.fleet, options.rsh, in_slurm=detected.kind == "slurm allocation")
+        kinds = routes.choose(hosts, options.fleet, options.rsh, in_slurm=seen.kind == "slurm allocation")
         if args.is_set("nnodes") and not args.nnodes[0] <= len(hosts) <= args.nnodes[1]:
             raise UsageError(
                 f"{args.origin['nnodes']}: {args.nnodes[0]}:{args.nnodes[1]} nodes, but {source} has {len(hosts)} hosts"
             )
     variables = list(_variables(invocation, environ))
+    folders = preset_folders(environ)
     return Job(
         mode=found,
         hosts=hosts,
@@ -92,7 +105,28 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         env=tuple(variable for variable in variables if not _from_file(variable)),
         defaults=tuple(variable for variable in variables if _from_file(variable)),
         forwarded=travelling(environ),
+        presets=tuple(presets.load(name, folders) for name in options.preset if name != "auto"),
+        auto_presets=presets.load_all(folders) if "auto" in options.preset else (),
+        table=_table(options.bind),
     )
+
+
+def preset_folders(environ: Mapping[str, str]) -> list[Path]:
+    """Where presets are looked for: the user's own, then those that come with nvrun."""
+    config = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/"), ".config")
+    return [Path(config, "nvrun", "presets"), shipped.folder("presets")]
+
+
+def _table(bind: str | None) -> Mapping[int, Row] | None:
+    if bind is None or bind in get_args(Mode):
+        return None
+    return read_table(_text(bind, "--bind"), bind)
+
+
+def detected(environ: Mapping[str, str]) -> detect.Detected:
+    """What started this process."""
+    files = {path: _text(path, "named by the environment") for path in detect.files_named(environ)}
+    return detect.detect(environ, files)
 
 
 def _variables(invocation: Invocation, environ: Mapping[str, str]) -> Iterator[EnvVar]:
@@ -105,10 +139,10 @@ def _variables(invocation: Invocation, environ: Mapping[str, str]) -> Iterator[E
                 name, value = assignment(line.strip().removeprefix("export "))
             except ValueError as error:
                 raise UsageError(f"{path}:{number}: expected {error}, got {line.strip()!r}") from None
-            yield EnvVar(name=name, value=_copied(name, environ) if value is None else value, source=f"{path}:{number}")
+            yield from_user(name, _copied(name, environ) if value is None else value, f"{path}:{number}")
     for setting in invocation.options.env:
         value = _copied(setting.name, environ) if setting.value is None else setting.value
-        yield EnvVar(name=setting.name, value=value, source=setting.source)
+        yield from_user(setting.name, value, setting.source)
 
 
 def _copied(name: str, environ: Mapping[str, str]) -> str:

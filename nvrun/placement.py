@@ -1,69 +1,153 @@
-"""Facts -> where the ranks of a plan are put and which variables they get. Pure."""
+"""Facts -> where the ranks of a plan are put and which variables they get there. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
 import msgspec
 
+from nvrun import environment, presets
 from nvrun.bindfile import Row
 from nvrun.binding import Mode, bind
+from nvrun.environment import Chosen, Recording, Resolved
 from nvrun.facts import HostFacts
-from nvrun.model import EnvVar, Finding
+from nvrun.job import Job
+from nvrun.model import EnvVar, Finding, Frozen
 from nvrun.numactl import prefix
 from nvrun.plan import HostPlan, Plan, RankPlan, as_mapping
+from nvrun.preset_file import Preset
+from nvrun.topology.from_facts import from_facts
+from nvrun.topology.interface import addresses, socket_interface
+from nvrun.topology.nics import hca_lists
 from nvrun.torchrun import TorchrunArgs
 
 
-class Placed(msgspec.Struct, frozen=True):
-    """A plan with bindings and what is to be said about them."""
+class Wishes(Frozen, frozen=True, kw_only=True):
+    """What the user asked for, as far as placing goes."""
+
+    args: TorchrunArgs
+    bind: str | None = None
+    """A mode's name; None means `node`."""
+    table: Mapping[int, Row] | None = None
+    """A binding file's rows, in place of a mode."""
+    presets: tuple[Preset, ...] = ()
+    record: bool = True
+    """NCCL and PyTorch write what they do into the run folder."""
+    env: tuple[EnvVar, ...] = ()
+    defaults: tuple[EnvVar, ...] = ()
+
+
+class Placed(Frozen, frozen=True, kw_only=True):
+    """A plan with bindings and variables, and what is to be said about them."""
 
     plan: Plan
-    findings: tuple[Finding, ...]
+    environments: Mapping[str, tuple[Resolved, ...]]
+    """Host -> every variable with its provenance."""
+    findings: tuple[Finding, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
-def place(
-    plan: Plan,
-    facts: Mapping[int, HostFacts],
-    args: TorchrunArgs,
-    *,
-    mode: str | None = None,
-    table: Mapping[int, Row] | None = None,
-) -> Placed:
-    """The plan with every rank's binding. With the user's own --numa-binding nvrun binds nothing."""
+def wishes_of(job: Job, facts: Collection[HostFacts]) -> Wishes:
+    """The user's wishes; `--preset auto` is decided by the facts."""
+    fitting = [fit.preset for fit in presets.fitting(job.auto_presets, list(facts)) if not fit.reason]
+    return Wishes(
+        args=job.args,
+        bind=None if job.table is not None else job.options.bind,
+        table=job.table,
+        presets=(*fitting, *job.presets),
+        record="none" not in job.options.hook,
+        env=job.env,
+        defaults=job.defaults,
+    )
+
+
+def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
+    """The plan with every rank's binding and the variables that nvrun and the presets give, under the user's own.
+
+    With the user's own --numa-binding nvrun binds nothing.
+    """
+    chosen = _automatic(plan, facts, wishes.record)
     findings: list[Finding] = []
+    notices: dict[str, None] = {}
+    environments: dict[str, tuple[Resolved, ...]] = {}
     hosts: list[HostPlan] = []
     for host in plan.hosts:
         known = facts[host.node]
-        bound = bind(
-            known,
-            local_ranks=len(host.ranks),
-            env={**as_mapping(host.defaults), **(known.env or {}), **as_mapping(host.env)},
-            mode="none" if args.numa_binding else cast(Mode, mode or "node"),
-            table=None if args.numa_binding else table,
-            virtual_local_rank=args.virtual_local_rank,
+        resolved = environment.resolve(
+            automatic=chosen[host.node],
+            presets=[
+                variable
+                for preset in wishes.presets
+                for variable in presets.variables(preset, versions=versions(known), run_dir=host.folder)
+            ],
+            conf_files=known.conf_files,
+            config=wishes.defaults,
+            host=known.env,
+            forwarded=[variable for variable in host.env if variable.source == "forwarded"],
+            flags=wishes.env,
         )
-        findings += bound.findings
-        ranks: list[RankPlan] = []
-        for rank, binding in zip(host.ranks, bound.bindings, strict=True):
-            how = prefix(binding, known)
-            why = "; ".join(part for part in (binding.why, how.missing) if part)
-            ranks.append(
-                msgspec.structs.replace(
-                    rank,
-                    binding=msgspec.structs.replace(binding, why=why),
-                    prefix=how.argv,
-                    cpus=how.affinity,
-                )
+        environments[host.host.name] = resolved
+        notices |= dict.fromkeys(environment.notices(resolved))
+        given = tuple(each.variable for each in resolved if each.set_by_nvrun and environment.is_nvruns(each.variable))
+        ranks, said = _bound(host, known, wishes, given)
+        findings += said
+        hosts.append(msgspec.structs.replace(host, ranks=ranks))
+    return Placed(
+        plan=msgspec.structs.replace(plan, hosts=tuple(hosts)),
+        environments=environments,
+        findings=tuple(findings),
+        notices=tuple(notices),
+    )
+
+
+def _bound(
+    host: HostPlan, facts: HostFacts, wishes: Wishes, given: tuple[EnvVar, ...]
+) -> tuple[tuple[RankPlan, ...], tuple[Finding, ...]]:
+    bound = bind(
+        facts,
+        local_ranks=len(host.ranks),
+        env={**as_mapping(host.defaults), **(facts.env or {}), **as_mapping(host.env)},
+        mode="none" if wishes.args.numa_binding else cast(Mode, wishes.bind or "node"),
+        table=None if wishes.args.numa_binding else wishes.table,
+        virtual_local_rank=wishes.args.virtual_local_rank,
+    )
+    ranks: list[RankPlan] = []
+    for rank, binding in zip(host.ranks, bound.bindings, strict=True):
+        how = prefix(binding, facts)
+        why = "torchrun binds: --numa-binding" if wishes.args.numa_binding else binding.why
+        ranks.append(
+            msgspec.structs.replace(
+                rank,
+                binding=msgspec.structs.replace(binding, why="; ".join(part for part in (why, how.missing) if part)),
+                prefix=how.argv,
+                cpus=how.affinity,
+                env=given,
             )
-        hosts.append(msgspec.structs.replace(host, ranks=tuple(ranks)))
-    return Placed(msgspec.structs.replace(plan, hosts=tuple(hosts)), tuple(findings))
+        )
+    return tuple(ranks), bound.findings
 
 
-def with_variables(plan: Plan, node: int, variables: Sequence[EnvVar]) -> Plan:
-    """The plan with further variables for all ranks of one node, set at the gate."""
-    hosts = list(plan.hosts)
-    ranks = tuple(msgspec.structs.replace(rank, env=(*rank.env, *variables)) for rank in hosts[node].ranks)
-    hosts[node] = msgspec.structs.replace(hosts[node], ranks=ranks)
-    return msgspec.structs.replace(plan, hosts=tuple(hosts))
+def _automatic(plan: Plan, facts: Mapping[int, HostFacts], record: bool) -> Mapping[int, Sequence[EnvVar]]:
+    """Host -> what nvrun sets there unasked."""
+    known_as = {node: addresses(facts[node]) for node in facts}
+    names = {host.node: host.host.name for host in plan.hosts}
+    several = len(plan.hosts) > 1
+    hcas = hca_lists({names[node]: from_facts(facts[node]) for node in facts}) if several else {}
+    found: dict[int, Sequence[EnvVar]] = {}
+    for node, name in names.items():
+        interface = socket_interface(facts[node], {names[other]: known_as[other] for other in facts if other != node})
+        hca = hcas.get(name)
+        found[node] = environment.automatic(
+            interface=Chosen(value=interface.name, why=interface.why) if interface.name else None,
+            hcas=Chosen(value=hca.value.removeprefix("="), why=hca.why) if hca and hca.value else None,
+            recording=Recording(folder=plan.hosts[node].folder) if record else None,
+            versions=versions(facts[node]),
+        )
+    return found
+
+
+def versions(facts: HostFacts) -> Mapping[str, str | None]:
+    """What a variable's version range is held against."""
+    software = facts.software
+    return {"nccl": software.nccl, "torch": software.torch} if software else {"nccl": None, "torch": None}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from nvrun.model import RunResult, worst_first
+from nvrun.facts import HostFacts
+from nvrun.model import Finding, RunResult, worst_first
 from nvrun.plan import Plan
 
 
@@ -20,10 +21,7 @@ def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
 
 def result_lines(result: RunResult, folder: str) -> Iterator[str]:
     """How it ended; nothing where there is nothing to say."""
-    for finding in worst_first(result.findings):
-        yield f"nvrun: {finding.message}"
-        if finding.remedy:
-            yield f"nvrun:   {finding.remedy}"
+    yield from finding_lines(result.findings)
     first = result.first_failure
     if first:
         yield f"nvrun: rank {first.rank} on {first.host} (local rank {first.local_rank}) {ended(first.code)}"
@@ -34,6 +32,44 @@ def result_lines(result: RunResult, folder: str) -> Iterator[str]:
         yield f"nvrun: {dropped} bytes of {host}'s output were not shown here; its files in {folder} have them"
     for place in result.not_fetched:
         yield f"nvrun: logs that could not be brought back: {place}"
+
+
+def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """Cause and remedy, the worst first."""
+    for finding in worst_first(findings):
+        yield f"nvrun: {finding.message}"
+        if finding.remedy:
+            yield f"nvrun:   {finding.remedy}"
+
+
+def facts_lines(facts: HostFacts) -> Iterator[str]:
+    """A host in a few lines."""
+    software, cpus, memory = facts.software, facts.cpus, facts.memory
+    yield facts.host
+    if software:
+        parts = [f"Python {software.python}", f"torch {software.torch or 'not installed'}"]
+        parts += [f"NCCL {software.nccl}"] if software.nccl else []
+        parts += [f"driver {software.driver}"] if software.driver else []
+        yield f"  software  {', '.join(parts)} ({software.executable})"
+    for gpu in facts.gpus or ():
+        size = "" if gpu.memory_total is None else f", {gpu.memory_total >> 30} GiB"
+        node = "unknown" if gpu.numa_node is None else str(gpu.numa_node)
+        yield f"  GPU {gpu.index}     {gpu.name}{size}, {gpu.pci}, NUMA node {node}"
+    if facts.gpus == ():
+        yield "  GPUs      none"
+    if cpus and memory:
+        nodes = len(facts.numa or ()) or "unknown"
+        usable = f"{len(cpus.allowed)} of {len(cpus.online)} usable"
+        yield f"  CPUs      {usable}, NUMA nodes {nodes}, {memory.total_bytes >> 30} GiB"
+    for interface in facts.network.interfaces if facts.network else ():
+        addresses = [f"{each.address}/{each.prefix}" for each in interface.addresses if each.scope == "global"]
+        if addresses and interface.kind != "loopback":
+            speed = f", {interface.speed_mbit} Mb/s" if interface.speed_mbit else ""
+            yield f"  network   {interface.name} {', '.join(addresses)}, MTU {interface.mtu}{speed}"
+    for port in facts.rdma or ():
+        yield f"  RDMA      {port.device}:{port.port} {port.link_layer} {port.state}"
+    for section, reason in facts.missing.items():
+        yield f"  unknown   {section}: {reason}"
 
 
 def ended(code: int | None) -> str:

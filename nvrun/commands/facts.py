@@ -1,0 +1,45 @@
+"""`nvrun facts`: what the hosts are like, read in one round trip."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from nvrun import facts, job
+from nvrun.commands import Said
+from nvrun.config import Invocation
+from nvrun.facts import HostFacts
+from nvrun.fleet.crew import Crew, Ended, gathered
+from nvrun.report import text
+
+
+def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
+    the_job = job.read(invocation, environ)
+    with gathered(the_job, environ, say=lambda line: print(line, file=sys.stderr), show=lambda line: None) as crew:
+        try:
+            crew.greet()
+            known = of_crew(crew, the_job)
+        except Ended:
+            assert crew.ending is not None
+            lines = [*text.finding_lines(crew.findings), *([crew.ending.message] if crew.ending.message else [])]
+            print("\n".join(lines), file=sys.stderr)
+            return Said("", crew.ending.exit_code)
+    if invocation.options.json:
+        return Said(facts.to_json(list(known.values())).decode() + "\n")
+    return Said("\n".join(line for each in known.values() for line in text.facts_lines(each)) + "\n")
+
+
+def of_crew(crew: Crew, the_job: job.Job) -> dict[int, HostFacts]:
+    """Facts of every host without a plan: the interpreter that the agent runs in, the user's variables."""
+    requests = {
+        host: {
+            "host": crew.names[host],
+            "python": the_job.options.python or crew.hello[host]["executable"],
+            "cwd": the_job.cwd,
+            "script": the_job.script,
+            "peers": [name for name in crew.names if name != crew.names[host]],
+            "env": {variable.name: variable.value for variable in (*the_job.defaults, *the_job.env)},
+        }
+        for host in crew.hosts
+    }
+    return crew.facts(requests)

@@ -1,0 +1,23 @@
+"""`nvrun hosts`: which hosts a job would have, in which mode, and what that was told from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nvrun import job
+from nvrun.commands import Said
+from nvrun.config import Invocation
+
+
+def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
+    found = job.read(invocation, environ)
+    detected = job.detected(environ)
+    lines = [f"mode     {found.mode.kind}: {found.mode.why}", f"hosts    from {found.hosts_from}"]
+    for number, (host, kind) in enumerate(zip(found.hosts, found.kinds, strict=True)):
+        details = [f"{host.slots} ranks"] if host.slots else []
+        details += [f"user {host.user}"] if host.user else []
+        details += [f"port {host.port}"] if host.port else []
+        lines.append(f"  {number:<6} {host.name} by {kind}" + (f" ({', '.join(details)})" if details else ""))
+    lines.append(f"started  {detected.kind}")
+    lines += [f"         {line}" for line in detected.why]
+    return Said("\n".join(lines) + "\n")
