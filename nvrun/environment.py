@@ -13,6 +13,7 @@ import msgspec
 from nvrun.errors import UsageError
 from nvrun.model import EnvVar, Frozen
 from nvrun.nccl import catalogue, parse
+from nvrun.nccl.setting import Setting
 
 SYSTEM_CONF = "/etc/nccl.conf"
 
@@ -138,7 +139,7 @@ def conf_variables(files: Mapping[str, str], environ: Mapping[str, str]) -> tupl
     return tuple(found.values())
 
 
-def given(name: str, value: str, source: str) -> EnvVar:
+def from_user(name: str, value: str, source: str) -> EnvVar:
     """A variable from `--env` or nvrun.yaml, sizes converted to the variable's own units (`4MiB`, `4M`).
 
     Raises UsageError where a size is none.
@@ -216,6 +217,19 @@ def notices(resolved: Iterable[Resolved]) -> tuple[str, ...]:
 def is_nvruns(variable: EnvVar) -> bool:
     """True where nvrun or a preset set it, and not the user."""
     return variable.source == "nvrun" or variable.source.startswith("preset ")
+
+
+def settings(resolved: Iterable[Resolved]) -> tuple[Setting, ...]:
+    """The final values as lint takes them, so that its findings say who set them."""
+    return tuple(
+        Setting(
+            name=each.variable.name,
+            value=each.variable.value,
+            where=each.variable.source,
+            syntax="conf" if each.variable.source.startswith("/") else "shell",
+        )
+        for each in resolved
+    )
 
 
 class EnvRow(Frozen, frozen=True, kw_only=True):

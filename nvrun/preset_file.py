@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import yaml
@@ -25,6 +25,8 @@ DEEPEST = 4
 """Nesting of mappings and lists: preset, variables, NAME, versions."""
 
 _REQUIREMENT = re.compile(r"(nccl|torch)(>=|<)([0-9]+(?:\.[0-9]+)*)")
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 Lines = Mapping[tuple[str, ...], int]
 """Path of keys -> line of the last key, from 1."""
@@ -106,16 +108,16 @@ def _variable(path: str, preset: str, name: str, entry: Any, lines: Lines) -> Pr
     for requirement in variable.versions:
         if not _REQUIREMENT.fullmatch(requirement):
             raise UsageError(
-                f"{path}:{lines[(*key, 'versions')]}: variables.{name}.versions: expected nccl or torch, >= or <, and"
-                f" a version, as in nccl>=2.24, not {requirement!r}"
+                f"{path}:{_line(lines, *key, 'versions')}: variables.{name}.versions: expected nccl or torch,"
+                f" >= or <, and a version, as in nccl>=2.24, not {requirement!r}"
             )
     for word in ("value", "why", "source", "cost"):
         if not getattr(variable, word).strip():
-            raise UsageError(f"{path}:{lines[(*key, word)]}: variables.{name}.{word} is empty")
+            raise UsageError(f"{path}:{_line(lines, *key, word)}: variables.{name}.{word} is empty")
     try:
         value = catalogue.native(name, variable.value)
     except ValueError as error:
-        raise UsageError(f"{path}:{lines[(*key, 'value')]}: variables.{name}.value: {error}") from None
+        raise UsageError(f"{path}:{_line(lines, *key, 'value')}: variables.{name}.value: {error}") from None
     return msgspec.structs.replace(variable, value=value, origin=preset, place=place)
 
 
@@ -130,7 +132,11 @@ def holds(requirement: str, versions: Mapping[str, str | None]) -> bool | None:
     return (present >= version(bound)) == (sign == ">=")
 
 
-def _convert(path: str, tree: Any, kind: type[Any], prefix: tuple[str, ...], lines: Lines) -> Any:
+def _line(lines: Lines, *keys: str) -> int:
+    return lines[keys]
+
+
+def _convert(path: str, tree: Any, kind: type[_Struct], prefix: tuple[str, ...], lines: Lines) -> _Struct:
     """`tree` as a struct. msgspec says what is wrong and where; this adds the line and the nearest valid key."""
     where = ".".join(prefix)
     place = f"{path}:{lines[prefix]}" if prefix in lines else path
@@ -140,7 +146,7 @@ def _convert(path: str, tree: Any, kind: type[Any], prefix: tuple[str, ...], lin
         if key not in _keys(kind) and (*prefix, key) in lines:
             near = difflib.get_close_matches(key, _keys(kind), n=1)
             raise UsageError(
-                f"{path}:{lines[(*prefix, key)]}: unknown key {'.'.join((*prefix, key))}",
+                f"{path}:{_line(lines, *prefix, key)}: unknown key {'.'.join((*prefix, key))}",
                 hint=f"did you mean {near[0]}?" if near else f"known keys: {', '.join(_keys(kind))}",
             )
     try:
@@ -155,7 +161,7 @@ def _convert(path: str, tree: Any, kind: type[Any], prefix: tuple[str, ...], lin
         raise UsageError(f"{path}{line}: {named + ': ' if named else ''}{message[0].lower()}{message[1:]}") from None
 
 
-def _keys(kind: type[Any]) -> tuple[str, ...]:
+def _keys(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     hidden = ("name", "path", "origin", "place")
     return tuple(field for field in kind.__struct_fields__ if field not in hidden)
 

@@ -142,6 +142,28 @@ def left_out(variable: PresetVariable, versions: Mapping[str, str | None]) -> st
     return ""
 
 
+def describe(preset: Preset) -> str:
+    """Text of `nvrun presets show NAME`: every variable with its value, reason, source, cost and versions."""
+    lines = [f"{preset.name}: {preset.summary}", f"  file     {preset.path}"]
+    if preset.extends:
+        lines.append(f"  extends  {', '.join(preset.extends)}")
+    if preset.requires:
+        lines.append(f"  requires {', '.join(preset.requires)}")
+    conditions = msgspec.structs.asdict(preset.fits) if preset.fits else {}
+    given = [
+        f"{key.replace('_', ' ')} {' or '.join(value) if isinstance(value, tuple) else value}"
+        for key, value in conditions.items()
+        if value
+    ]
+    lines.append(f"  auto     {'where ' + ', '.join(given) if given else 'never'}")
+    for name, each in preset.variables.items():
+        lines += ["", f"{name}={each.value}" + (f"   (from {each.origin})" if each.origin != preset.name else "")]
+        lines += [f"  why      {each.why}", f"  source   {each.source}", f"  cost     {each.cost}"]
+        if each.versions:
+            lines.append(f"  versions {', '.join(each.versions)}")
+    return "\n".join(lines)
+
+
 def lint_preset(preset: Preset, *, nccl: str | None = None) -> list[Finding]:
     """What lint says of the preset's own variables, each with its file and line."""
     settings = [

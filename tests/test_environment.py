@@ -18,16 +18,17 @@ from nvrun.environment import (
     Resolved,
     automatic,
     conf_variables,
+    from_user,
     notices,
     resolve,
     rows,
     setting_of,
+    settings,
 )
-from nvrun.environment import given as from_user
 from nvrun.errors import UsageError
 from nvrun.model import EnvVar, Severity
 from nvrun.nccl import catalogue
-from nvrun.nccl.lint import lint
+from nvrun.nccl.lint import lint, lint_settings
 from nvrun.preset_file import Preset
 
 ALL = presets.load_all([shipped.folder("presets")])
@@ -181,6 +182,13 @@ def test_a_conf_file_holds_and_is_left_alone() -> None:
     (only,) = resolve(presets=[var("NCCL_IB_SL", "2")], conf_files={"/etc/nccl.conf": "# x\nNCCL_IB_SL=1\n"})
     assert (only.variable.value, only.variable.source, only.set_by_nvrun) == ("1", "/etc/nccl.conf:2", False)
     assert notices([only]) == ("NCCL_IB_SL stays 1 (/etc/nccl.conf:2); preset p would set NCCL_IB_SL=2",)
+
+
+def test_lint_says_who_set_it() -> None:
+    resolved = resolve(conf_files={"/etc/nccl.conf": "NCCL_IB_SL=1M\n"}, flags=[var("NCCL_IB_TC", "1K", "--env")])
+    found = {each.subject: each for each in lint_settings(settings(resolved))}
+    assert found["NCCL_IB_SL"].evidence == ("/etc/nccl.conf:1: NCCL_IB_SL=1M",)
+    assert found["NCCL_IB_TC"].evidence == ("--env: NCCL_IB_TC=1K",)
 
 
 def test_which_conf_file_nccl_reads() -> None:

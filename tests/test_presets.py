@@ -318,6 +318,15 @@ def test_prerequisites_of_deepep() -> None:
     assert len(unmet(deepep.requires, HostFacts(host="n1"))) == 4
 
 
+def test_describe() -> None:
+    text = presets.describe(presets.load("roce", SHIPPED))
+    assert "NCCL_NET=IB   (from infiniband)" in text
+    assert "NCCL_IB_QPS_PER_CONNECTION=4\n" in text
+    assert "auto     where network roce" in text
+    assert "auto     never" in presets.describe(presets.load("debug", SHIPPED))
+    assert "versions nccl>=2.18.1" in text
+
+
 def test_run_dir() -> None:
     debug = presets.load("debug", SHIPPED)
     values = {variable.name: variable.value for variable in presets.variables(debug, versions=NEW, run_dir="/runs/7")}

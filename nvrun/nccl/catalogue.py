@@ -32,6 +32,8 @@ Reads = Literal[
     "netdevs",
     "cidr",
     "cpus",  # comma list of CPU numbers, no ranges
+    "address",  # host:port or [ipv6]:port
+    "thresholds",  # six whole numbers with blanks between
     "text",
     "none",  # read by nobody
 ]
@@ -51,6 +53,8 @@ class Variable(Frozen, frozen=True, kw_only=True):
     high: int | None = None
     """Inclusive limits of what makes sense, not of what the parser takes: NCCL checks almost nothing."""
     choices: tuple[str, ...] = ()
+    form: str = ""
+    """What a text looks like, where it is neither a number nor a choice."""
     choice_since: Mapping[str, str] = {}
     """First release of a choice that came later than the variable."""
     default: str = ""
@@ -63,7 +67,9 @@ class Variable(Frozen, frozen=True, kw_only=True):
 
     @property
     def allowed(self) -> str:
-        """The range or the choices, for people."""
+        """The range, the choices or the form, for people."""
+        if self.form:
+            return self.form
         if self.choices:
             return ", ".join(self.choices)
         if self.low is not None and self.high is not None:

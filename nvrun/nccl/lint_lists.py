@@ -186,7 +186,7 @@ def _present(name: str, given: Given) -> list[str] | None:
     """Devices this list could take on the host; None where they were not read, or depend on the network plugin."""
     if name == "NCCL_IB_HCA":
         ports = given.active_ports
-        return None if ports is None else list(dict.fromkeys(port.device for port in ports))
+        return None if ports is None or given.plugin else list(dict.fromkeys(port.device for port in ports))
     network = given.facts.network if given.facts else None
     if name != "NCCL_SOCKET_IFNAME" or network is None:
         return None
@@ -215,7 +215,7 @@ def interfaces(setting: Setting, variable: Variable, given: Given) -> Iterator[F
         )
     elif setting.name == "GLOO_SOCKET_IFNAME" and given.facts is not None and given.facts.network is not None:
         present = [interface.name for interface in given.facts.network.interfaces]
-        for name in set(clean.split(",")) - set(present):
+        for name in sorted(set(clean.split(",")) - set(present)):
             yield found(
                 setting,
                 "interface-not-there",

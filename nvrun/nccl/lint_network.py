@@ -39,7 +39,7 @@ def sockets_beside_rdma(given: Given) -> Iterator[Finding]:
     """Socket threads where the network is InfiniBand or EFA."""
     net = (given.text("NCCL_NET") or "").lower()
     efa = (given.text("FI_PROVIDER") or "").lower() == "efa"
-    rdma = bool(given.active_ports) and given.number("NCCL_IB_DISABLE") in (None, 0)
+    rdma = bool(given.active_ports or given.plugin) and given.number("NCCL_IB_DISABLE") in (None, 0)
     if not (net == "ib" or efa or (rdma and net != "socket")):
         return
     for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"):
@@ -177,6 +177,18 @@ def efa(given: Given) -> Iterator[Finding]:
                 )
 
 
+def several_plugins(given: Given) -> Iterator[Finding]:
+    """A list of network plugins for an NCCL that takes one."""
+    if "," in (given.text("NCCL_NET_PLUGIN") or "") and given.before("2.27"):
+        yield found(
+            given.settings["NCCL_NET_PLUGIN"],
+            "nccl-choice-too-new",
+            WARNING,
+            "NCCL_NET_PLUGIN takes a list from NCCL 2.27 on; the loaded one looks for one file of that name",
+            right=(given.text("NCCL_NET_PLUGIN") or "").split(",")[0],
+        )
+
+
 NETWORK_RULES = (
     socket_threads,
     sockets_beside_rdma,
@@ -186,4 +198,5 @@ NETWORK_RULES = (
     queue_pairs,
     out_of_band,
     efa,
+    several_plugins,
 )

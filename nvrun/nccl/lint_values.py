@@ -214,6 +214,34 @@ def _cpus(setting: Setting, variable: Variable, given: Given) -> Iterator[Findin
             )
 
 
+def _address(setting: Setting, variable: Variable, given: Given) -> Iterator[Finding]:
+    host, colon, port = setting.value.rpartition(":")
+    if not (host and colon and port.isdigit() and 0 < int(port) < 65536) or (":" in host and host[0] != "["):
+        yield found(
+            setting,
+            "nccl-value-address",
+            ERROR,
+            f"{setting.name}={setting.value} is no HOST:PORT or [IPV6]:PORT: NCCL fails with an invalid argument",
+            expected="HOST:PORT or [IPV6]:PORT",
+            remedy=setting.removal,
+        )
+
+
+def _thresholds(setting: Setting, variable: Variable, given: Given) -> Iterator[Finding]:
+    numbers = setting.value.replace(",", " ").split()
+    whole = len(numbers) == 6 and all(map(parse.is_plain, numbers))
+    if not whole or "," in setting.value:
+        yield found(
+            setting,
+            "nccl-value-choice",
+            WARNING,
+            f"{setting.name} is six whole numbers with blanks between, not {setting.value}",
+            right=" ".join(numbers) if whole else None,
+            expected="" if whole else "six whole numbers with blanks between",
+            remedy=setting.removal,
+        )
+
+
 def _anything(setting: Setting, variable: Variable, given: Given) -> Iterator[Finding]:
     yield from ()
 
@@ -236,6 +264,8 @@ _READERS: dict[Reads, Callable[[Setting, Variable, Given], Iterator[Finding]]] =
     "netdevs": _netdevs,
     "cidr": _cidr,
     "cpus": _cpus,
+    "address": _address,
+    "thresholds": _thresholds,
 }
 
 

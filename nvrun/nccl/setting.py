@@ -14,6 +14,10 @@ from nvrun.nccl import parse
 Syntax = Literal["shell", "conf", "docker", "yaml", "python", "csh"]
 
 
+_PROCESS = ("environment", "host", "forwarded")
+"""Places that are the environment of a process."""
+
+
 class Setting(Frozen, frozen=True, kw_only=True):
     """NAME=VALUE and where it stands."""
 
@@ -39,7 +43,7 @@ class Setting(Frozen, frozen=True, kw_only=True):
     @property
     def removal(self) -> str:
         """How to be rid of it."""
-        return f"unset {self.name}" if self.where == "environment" else f"delete {self.name} at {self.where}"
+        return f"unset {self.name}" if self.where in _PROCESS else f"remove {self.name} from {self.where}"
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,18 @@ class Given:
 
     @property
     def active_ports(self) -> tuple[RdmaPort, ...] | None:
-        """RDMA ports NCCL would consider: state ACTIVE. None where nobody read them."""
+        """RDMA ports NCCL itself would consider (src/transport/net_ib): ACTIVE, and InfiniBand or Ethernet, which EFA
+        is not. None where nobody read them."""
         if self.facts is None or self.facts.rdma is None:
             return None
-        return tuple(port for port in self.facts.rdma if port.state == "ACTIVE")
+        layers = ("InfiniBand", "Ethernet")
+        return tuple(port for port in self.facts.rdma if port.state == "ACTIVE" and port.link_layer in layers)
+
+    @property
+    def plugin(self) -> str | None:
+        """The network plugin that would be loaded, and which has rules of its own; None where none is known of."""
+        plugins = self.facts.software.nccl_net_plugins if self.facts and self.facts.software else ()
+        return self.text("NCCL_NET_PLUGIN") or (plugins[0] if plugins else None)
 
     @property
     def nvswitch(self) -> bool | None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrun.facts import Address, Gid, Gpu, HostFacts, Interface, Network, NvLink, RdmaPort
+from nvrun.facts import Address, Gid, Gpu, HostFacts, Interface, Network, NvLink, RdmaPort, Software
 from nvrun.model import Finding, Severity
 from nvrun.nccl import catalogue
 from nvrun.nccl.lint import lint, lint_hosts, lint_script
@@ -124,6 +129,10 @@ VERDICTS: list[tuple[str, str, str, Severity, str]] = [
     ("NCCL_IB_ADDR_RANGE=10.0.0.0-16", "", "nccl-value-choice", WARNING, "unset"),
     ("NCCL_NETDEVS_POLICY=MAX", "", "nccl-value-choice", WARNING, "unset"),
     ("TORCH_DISTRIBUTED_DEBUG=DETAILS", "", "nccl-value-choice", ERROR, "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    ("NCCL_RAS_ADDR=28028", "", "nccl-value-address", ERROR, "unset"),
+    ("NCCL_RAS_ADDR=::1:28028", "", "nccl-value-address", ERROR, "unset"),
+    ("NCCL_THREAD_THRESHOLDS=1,2,3,4,5,6", "", "nccl-value-choice", WARNING, "'1 2 3 4 5 6'"),
+    ("NCCL_NET_PLUGIN=ofi,ucx", "2.21.5", "nccl-choice-too-new", WARNING, "export NCCL_NET_PLUGIN=ofi"),
     # lists
     ("NCCL_IB_HCA=^mlx5_0,^mlx5_1", "", "nccl-list-signs", ERROR, "mlx5_0,mlx5_1"),
     ("NCCL_IB_HCA==^mlx5_0", "", "nccl-list-signs", ERROR, "^=mlx5_0"),
@@ -223,11 +232,10 @@ def test_the_line_to_paste_cures(row: tuple[str, str, str, Severity, str]) -> No
     (finding,) = coded(lint(given_, nccl=nccl or None), code)
     verb, _, rest = finding.remedy.partition(" ")
     if verb == "export":
-        name, _, value = rest.partition("=")
-        given_ = {key: old for key, old in given_.items() if key != finding.subject or name == key}
-        for assignment in rest.split(" "):
-            name, _, value = assignment.partition("=")
-            given_[name] = value.strip("'")
+        assignments = dict(word.split("=", 1) for word in shlex.split(rest))
+        renamed = finding.code in ("nccl-name-unknown", "nccl-name-invented", "nccl-name-renamed")
+        given_ = {name: value for name, value in given_.items() if not (renamed and name == finding.subject)}
+        given_ |= assignments
     elif verb == "unset":
         given_.pop(rest.split(";")[0].split(",")[0], None)
     else:
@@ -284,6 +292,9 @@ def test_what_a_host_has() -> None:
     assert lint({"NCCL_SOCKET_IFNAME": "eth"}, facts=facts) == []
     assert coded(lint({"GLOO_SOCKET_IFNAME": "eth"}, facts=facts), "interface-not-there")
     assert lint({"NCCL_IB_HCA": "mlx4_0"}, facts=HostFacts(host="unread")) == []
+    assert coded(lint({"NCCL_IB_HCA": "mlx5_0"}, facts=host(hcas={"rdmap1s0": "Unknown"})), "nccl-list-matches-nothing")
+    plugin = Software(python="3.11", executable="/p", nccl_net_plugins=("libnccl-net.so",))
+    assert lint({"NCCL_IB_HCA": "mlx4_0"}, facts=msgspec.structs.replace(facts, software=plugin)) == []
 
 
 def test_what_the_fabric_says() -> None:
@@ -297,6 +308,30 @@ def test_what_the_fabric_says() -> None:
 def test_nvls_unasked(nvswitch: bool, severity: Severity) -> None:
     (finding,) = lint({"NCCL_NVLS_ENABLE": "1"}, facts=host(nvswitch=nvswitch))
     assert finding.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("environment", "since", "before"),
+    [
+        ("NCCL_ALGO=Tree", "2.24.3", "2.23.4"),
+        ("NCCL_IB_GID_INDEX=3", "2.21.5", "2.20.5"),
+        ("NCCL_SET_THREAD_NAME=yes please", "2.30.7", "2.30.4"),
+    ],
+)
+def test_a_rule_of_new_releases_is_not_one_of_old(environment: str, since: str, before: str) -> None:
+    new, old = ({each.code for each in lint(variables(environment), nccl=nccl)} for nccl in (since, before))
+    assert new - old
+
+
+def test_an_old_release_reads_what_a_new_one_does_not() -> None:
+    for environment, old, new in (
+        ("NCCL_ALGO=allreduce:tree,ring", "2.23.4", "2.24.3"),
+        ("NCCL_MAX_CTAS=64", "2.24.3", "2.25.1"),
+        ("NCCL_NET_PLUGIN=a,b", "2.26.2", "2.27.3"),
+        ("NCCL_IB_HCA==mlx5_0:1:0", "2.30.4", "2.30.7"),
+    ):
+        assert [each for each in lint(variables(environment), nccl=old) if each.severity >= WARNING]
+        assert not [each for each in lint(variables(environment), nccl=new) if each.severity >= WARNING]
 
 
 def test_ring_beside_an_nvswitch() -> None:
@@ -325,6 +360,19 @@ def test_hosts_that_must_agree_or_differ() -> None:
     (finding,) = lint_hosts({"a": {"NCCL_DEBUG_FILE": "/n/%p"}, "b": {"NCCL_DEBUG_FILE": "/n/%p"}})
     assert finding.remedy == "export NCCL_DEBUG_FILE=/n/%p.%h"
     assert lint_hosts({"a": {"NCCL_SOCKET_IFNAME": "eth0"}, "b": {"NCCL_SOCKET_IFNAME": "eth1"}}) == []
+
+
+CORPUS = Path(__file__).parents[3] / "shared/corpus/nccl"
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("ok_*.txt")), ids=lambda path: path.stem)
+def test_healthy_jobs_on_record(path: Path) -> None:
+    """What the logs of healthy jobs say was set; a GID index that such a job pins is the one thing worth a warning."""
+    text = path.read_text()
+    said = dict(re.findall(r"(NCCL_\w+) set by environment to (.*?)\.?$", text, re.MULTILINE))
+    loaded = re.search(r"NCCL version (\S+)", text)
+    findings = lint(said, nccl=loaded[1] if loaded else None)
+    assert {each.code for each in findings if each.severity >= WARNING} <= {"nccl-gid-index-pinned"}
 
 
 SCRIPT = """\
