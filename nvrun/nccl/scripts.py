@@ -48,6 +48,7 @@ def settings_of(text: str, name: str) -> tuple[Setting, ...]:
             found = [setting for setting in found if setting.name not in gone]
         for variable, raw in _assignments(line, kind):
             value, known = _value(raw)
+            known = known and (kind != "python" or raw[0] in "\"'")  # any other expression is for Python to tell
             found.append(Setting(name=variable, value=value, where=f"{name}:{number}", syntax=kind, known=known))
     return tuple(found)
 
@@ -145,4 +146,4 @@ def _value(raw: str) -> tuple[str, bool]:
     value = re.sub(
         r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)", lambda m: next(g for g in m.groups() if g is not None), raw
     )
-    return value, not re.search(r"[$`]", value)
+    return value, not re.search(r"[$`]|\{\{", value)

@@ -448,6 +448,21 @@ def test_conf_file_traps() -> None:
     assert coded(lint_script("NCCL_DEBUG=INFO\n", "/etc/nccl.conf", nccl="2.28.9"), "nccl-debug-in-conf")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.sh", "export NCCL_IB_TIMEOUT=$T NCCL_BUFFSIZE=$((4*1024)) NCCL_IB_SL=$(cat x) NCCL_IB_TC=`cat y`"),
+        ("job.yaml", "env:\n- name: NCCL_IB_TIMEOUT\n  value: {{ timeout }}\n- {name: NCCL_IB_SL, value: ${SL}}\n"),
+        ("train.py", 'os.environ["NCCL_IB_TIMEOUT"] = str(t)\nos.environ["NCCL_IB_SL"] = f"{x}"\n'),
+        ("Dockerfile", "ARG T\nENV NCCL_IB_TIMEOUT=${T}\n"),
+    ],
+)
+def test_what_only_running_would_tell_is_not_judged(name: str, text: str) -> None:
+    assert lint_script(text, name) == []
+    bad = lint_script(text.replace("NCCL_IB_TIMEOUT", "NCCL_IB_TIMEOUTS"), name)
+    assert [each.code for each in bad] == ["nccl-name-unknown"], "the name is"
+
+
 def test_a_script_without_settings() -> None:
     assert lint_script("#!/bin/bash\necho $NCCL_BUFFSIZE ${NCCL_DEBUG:-x}\ntorchrun train.py\n", "job.sh") == []
 
