@@ -305,7 +305,7 @@ class Identity(_Fact, frozen=True, kw_only=True):
 
 
 class Limits(_Fact, frozen=True, kw_only=True):
-    """Soft limits of the very chain that will run the job; None = unlimited is -1."""
+    """Soft limits of the very chain that will run the job; -1 = unlimited, None = unknown."""
 
     memlock_bytes: int | None = None
     nofile: int | None = None
@@ -313,6 +313,8 @@ class Limits(_Fact, frozen=True, kw_only=True):
     nproc: int | None = None
     stack_bytes: int | None = None
     core_bytes: int | None = None
+    tasks_left: int | None = None
+    """Processes and threads that the cgroup still grants; None = no such limit, or unknown."""
 
 
 class Filesystem(_Fact, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ def _collectors(tree: Tree, request: dict[str, Any]) -> dict[str, Callable[[], A
         "network": lambda: network.network(tree),
         "rdma": lambda: rdma.ports(tree),
         "names": lambda: names.names(tree, request.get("peers") or []),
-        "limits": system.limits,
+        "limits": lambda: system.limits(tree),
         "memory": lambda: system.memory(tree),
         "filesystems": lambda: system.filesystems(tree, _folders(cwd, env)),
         "paths": lambda: paths.paths(tree, wanted),

@@ -15,6 +15,8 @@ from .child import Call, UnreadError, ask
 from .tree import Tree
 
 INTERPRETER_PATIENCE = 5.0
+PATH_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONEXECUTABLE", "PYTHONPLATLIBDIR")
+"""What changes an interpreter's sys.path, unless it runs isolated."""
 SYSCALLS = {"x86_64": 238, "aarch64": 237}
 """set_mempolicy."""
 MPOL_PREFERRED = 1
@@ -59,7 +61,7 @@ def interpreter(python: str | None, env: dict[str, str]) -> tuple[str, str, str,
 
     The agent runs isolated (-I) and so does not see PYTHONPATH and the user's site: then the interpreter is asked."""
     same = python is None or os.path.abspath(python) == os.path.abspath(sys.executable)
-    if same and not any(name.startswith("PYTHON") for name in env) and not _user_site(env):
+    if same and not any(name in env for name in PATH_VARIABLES) and not _user_site(env):
         version = ".".join(map(str, sys.version_info[:3]))
         return version, sys.executable, sys.prefix, [entry for entry in sys.path if entry]
     import subprocess  # 10 ms, and rarely needed

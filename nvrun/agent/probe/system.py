@@ -16,7 +16,7 @@ PATIENCE = 2.0
 """Seconds for one mounted file system to answer."""
 
 
-def limits() -> dict[str, Any]:
+def limits(tree: Tree) -> dict[str, Any]:
     """The `Limits` of the schema; -1 = unlimited."""
 
     def soft(kind: int) -> int:
@@ -29,7 +29,18 @@ def limits() -> dict[str, Any]:
         "nproc": soft(resource.RLIMIT_NPROC),
         "stack_bytes": soft(resource.RLIMIT_STACK),
         "core_bytes": soft(resource.RLIMIT_CORE),
+        "tasks_left": _tasks_left(tree),
     }
+
+
+def _tasks_left(tree: Tree) -> int | None:
+    """Processes and threads that the cgroup (v2) still grants; None = no limit or unknown."""
+    left = []
+    for folder in cpu.cgroup_folders(tree):
+        most, current = tree.number(f"{folder}/pids.max"), tree.number(f"{folder}/pids.current")
+        if most is not None and current is not None:
+            left.append(most - current)
+    return min(left, default=None)
 
 
 def memory(tree: Tree) -> dict[str, Any]:

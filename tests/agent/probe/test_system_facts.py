@@ -88,8 +88,16 @@ def test_memory(tmp_path: Path, place: str, bounds: dict[str, str], limit: int |
     assert (facts["thp"], facts["numa_balancing"], facts["cgroup_limit_bytes"]) == ("madvise", "1", limit)
 
 
-def test_limits() -> None:
-    assert system.limits()["nofile"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+def test_limits(tmp_path: Path) -> None:
+    files = {
+        "/proc/self/cgroup": "0::/job/step",
+        f"{CGROUP}/job/pids.max": "1000",
+        f"{CGROUP}/job/pids.current": "990",
+        f"{CGROUP}/job/step/pids.max": "max",
+        f"{CGROUP}/job/step/pids.current": "7",
+    }
+    found = system.limits(trees.write(tmp_path, files))
+    assert (found["nofile"], found["tasks_left"]) == (resource.getrlimit(resource.RLIMIT_NOFILE)[0], 10)
 
 
 def test_paths(tmp_path: Path) -> None:

@@ -144,22 +144,27 @@ GEN = {3: 8.0, 4: 16.0, 5: 32.0}
 
 
 def pci(slots: Iterable[tuple[Slot, int | None, str, str, str, int, int]]) -> tuple[facts.PciDevice, ...]:
-    """Devices given as (path, NUMA node, vendor, device, class, PCIe generation, width)."""
-    return tuple(
-        facts.PciDevice(
-            address=path[-1],
-            path=path,
-            numa_node=node,
-            vendor=vendor,
-            device=device,
-            pci_class=pci_class,
-            link_speed_gt_s=GEN[gen],
-            link_speed_max_gt_s=GEN[gen],
-            link_width=width,
-            link_width_max=width,
-        )
-        for path, node, vendor, device, pci_class, gen, width in slots
-    )
+    """Devices given as (path, NUMA node, vendor, device, class, PCIe generation, width), each after its bridges."""
+    found: dict[str, facts.PciDevice] = {}
+    for path, node, vendor, device, pci_class, gen, width in slots:
+        for depth, address in enumerate(path[1:], 2):
+            own = address == path[-1]
+            found.setdefault(
+                address,
+                facts.PciDevice(
+                    address=address,
+                    path=path[:depth],
+                    numa_node=node,
+                    vendor=vendor if own else "0x1000",
+                    device=device if own else "0xc030",
+                    pci_class=pci_class if own else "0x060400",
+                    link_speed_gt_s=GEN[gen],
+                    link_speed_max_gt_s=GEN[gen],
+                    link_width=width,
+                    link_width_max=width,
+                ),
+            )
+    return tuple(found.values())
 
 
 def ether(
