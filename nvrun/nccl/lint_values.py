@@ -104,7 +104,7 @@ def _name(setting: Setting, variable: Variable, given: Given) -> Iterator[Findin
             f"{name} is read from NCCL {variable.since} on; the loaded NCCL {_dotted(given.nccl)} ignores it",
             remedy=setting.removal,
         )
-    elif instead and not variable.until:
+    elif instead and not variable.until and not _replacement_is_newer(variable, given):
         yield found(
             setting,
             "nccl-name-deprecated",
@@ -112,6 +112,13 @@ def _name(setting: Setting, variable: Variable, given: Given) -> Iterator[Findin
             f"{name} still works but is deprecated{use}",
             remedy=f"use {instead}",
         )
+
+
+def _replacement_is_newer(variable: Variable, given: Given) -> bool:
+    """True where the loaded library does not know the new name yet."""
+    new = catalogue.variables().get(variable.replacement)
+    loaded = given.torch if variable.owner == "torch" else given.nccl
+    return bool(new and loaded and loaded < parse.version(new.since))
 
 
 def _renamed(setting: Setting, variable: Variable) -> str:

@@ -76,6 +76,11 @@ class Given:
         return bool(self.nccl) and self.nccl >= parse.version(release)
 
     @property
+    def torch(self) -> parse.Version:
+        """() where it is not known."""
+        return parse.version(self.facts.software.torch or "") if self.facts and self.facts.software else ()
+
+    @property
     def active_ports(self) -> tuple[RdmaPort, ...] | None:
         """RDMA ports NCCL itself would consider (src/transport/net_ib): ACTIVE, and InfiniBand or Ethernet, which EFA
         is not. None where nobody read them."""

@@ -334,6 +334,12 @@ def test_an_old_release_reads_what_a_new_one_does_not() -> None:
         assert not [each for each in lint(variables(environment), nccl=new) if each.severity >= WARNING]
 
 
+@pytest.mark.parametrize(("torch", "codes"), [("2.7.1", []), ("2.8.0", ["nccl-name-deprecated"])])
+def test_an_old_name_where_the_new_one_is_not_known_yet(torch: str, codes: list[str]) -> None:
+    facts = HostFacts(host="n1", software=Software(python="3.11", executable="/p", torch=torch))
+    assert [each.code for each in lint({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, facts=facts)] == codes
+
+
 def test_ring_beside_an_nvswitch() -> None:
     ring = {"NCCL_ALGO": "Ring"}
     assert coded(lint(ring, facts=host()), "nccl-algo-excludes-nvls")[0].severity == WARNING
