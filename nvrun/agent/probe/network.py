@@ -61,10 +61,18 @@ def interfaces(tree: Tree) -> list[dict[str, Any]]:
         {
             **{key: link[key] for key in ("name", "up", "mtu", "mac", "kind", "master")},
             "addresses": addresses.get(link["index"], []),
-            **_hardware(tree, link["name"]),
+            **(_hardware(tree, link["name"]) if _shown(tree, link) else {}),
         }
         for link in links
     ]
+
+
+def _shown(tree: Tree, link: dict[str, Any]) -> bool:
+    """/sys shows this very interface, and not one of the same name in the namespace that /sys was mounted in."""
+    folder = f"{NET}/{link['name']}"
+    return bool(
+        tree.number(f"{folder}/ifindex") == link["index"] and (tree.text(f"{folder}/address") or "") == link["mac"]
+    )
 
 
 def _hardware(tree: Tree, name: str) -> dict[str, Any]:

@@ -66,9 +66,14 @@ def interpreter(python: str | None, env: dict[str, str]) -> tuple[str, str, str,
         return version, sys.executable, sys.prefix, [entry for entry in sys.path if entry]
     import subprocess  # 10 ms, and rarely needed
 
-    done = subprocess.run(
-        [python or sys.executable, "-c", ASK], env=env, capture_output=True, stdin=subprocess.DEVNULL, check=False
-    )
+    command = [python or sys.executable, "-c", ASK]
+    patience = INTERPRETER_PATIENCE - 0.5  # ended by us, before this process is
+    try:
+        done = subprocess.run(
+            command, env=env, capture_output=True, stdin=subprocess.DEVNULL, timeout=patience, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UnreadError(f"no answer in {patience:g} s") from None
     _, found, said = done.stdout.decode("utf-8", "replace").rpartition("\x1e")
     if not found:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()

@@ -46,19 +46,24 @@ def test_own_routes_as_ip_prints_them() -> None:
         assert (destination if "/" in destination else f"{destination}/32", route["dev"]) in found
 
 
-def test_kinds_of_virtual_interfaces() -> None:
-    """In a namespace of its own, whose interfaces the /sys of the outer one does not show."""
+def test_interfaces_of_another_namespace() -> None:
+    """The /sys of the outer one shows none of them, and of equal names the wrong ones."""
     if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs a network namespace")
-    code = "import json; from nvrun.agent.probe import netlink; print(json.dumps(netlink.links()))"
+    code = (
+        "import json; from nvrun.agent.probe import network; from nvrun.agent.probe.tree import Tree; "
+        "print(json.dumps(network.interfaces(Tree())))"
+    )
+    outer = next((name for _, name in socket.if_nameindex() if (Path(NET) / name / "device").exists()), "v7")
     script = (
         "ip link add v0 type veth peer name v1; ip link add br0 type bridge; ip link set v1 master br0; "
-        f"ip link set v0 mtu 9000 up; exec {sys.executable} -c '{code}'"
+        f"ip link add {outer} type veth peer name v2; ip link set v0 mtu 9000 up; exec {sys.executable} -c '{code}'"
     )
     done = subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=True)
     links = {link["name"]: link for link in json.loads(done.stdout)}
     assert (links["v0"]["kind"], links["br0"]["kind"]) == ("veth", "bridge")
     assert (links["v0"]["mtu"], links["v1"]["master"], links["v0"]["up"]) == (9000, "br0", False)
+    assert links[outer].get("pci") is None
 
 
 def test_a_refused_dump_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,11 +86,15 @@ def test_own_interpreter_with_pythonpath_is_asked_too(tmp_path: Path) -> None:
     assert str(tmp_path) in software.interpreter(None, {**os.environ, "PYTHONPATH": str(tmp_path)})[3]
 
 
-def test_an_interpreter_that_does_not_run(tmp_path: Path) -> None:
+def test_an_interpreter_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "python"
     broken.write_text('#!/bin/sh\necho "libpython3.11.so.1.0: cannot open shared object file" >&2\nexit 127\n')
     broken.chmod(0o755)
     with pytest.raises(UnreadError, match="cannot open shared object file"):
+        software.interpreter(str(broken), dict(os.environ))
+    broken.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(software, "INTERPRETER_PATIENCE", 0.7)
+    with pytest.raises(UnreadError, match=r"no answer in 0.2 s"):
         software.interpreter(str(broken), dict(os.environ))
     with pytest.raises(UnreadError, match=f"{tmp_path}/none: .*No such file"):
         software.software(Tree(), str(tmp_path / "none"), dict(os.environ))
