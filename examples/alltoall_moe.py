@@ -3,12 +3,13 @@
     nvrun --nproc-per-node 2 examples/alltoall_moe.py
 
 Each rank holds some of the experts. A token goes to the expert that its router picks (top-1), wherever that lives: two
-all-to-alls forward and two backward, with counts that differ at every step. It pays when the experts do not fit one GPU;
-then the all-to-all is the bottleneck, and the slowest link between any two ranks sets its pace: keep expert groups
+all-to-alls forward and two backward, with counts that differ at every step. It pays when the experts do not fit one
+GPU; then the all-to-all is the bottleneck, and the slowest link between any two ranks sets its pace: keep expert groups
 inside NVLink where you can. The output is compared with one rank computing all experts for itself.
 
-DeepEP (fused kernels that move tokens over NVLink and RDMA) is the faster transport where it is installed: then the same
-tokens are sent with it as well and must come back unchanged. Else the script says so and goes on.
+DeepEP (fused kernels that move tokens over NVLink and RDMA) is another transport: where it is installed the same tokens
+are sent with it as well and must come back unchanged; else the script says so and goes on. That part follows DeepEP's
+documentation and has not been run yet.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SCRIPT = Path(__file__).parent / "resnet152.py"
 
 ROWS: dict[str, tuple[list[str], list[str]]] = {
     "default": ([], []),
-    "no-p2p": (["--env", "NCCL_P2P_DISABLE=1"], []),
+    "no-p2p": (["--preset", "ab-no-p2p"], []),
     "preset": (["--preset", "auto"], []),
     "overlap": ([], ["--overlap"]),
     "compress": ([], ["--compress"]),

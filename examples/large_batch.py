@@ -4,10 +4,10 @@
 
 The global batch is the batch per GPU times the number of ranks, so every GPU that is added makes it larger. The recipe
 (Goyal et al. 2017): scale the learning rate with the global batch, and reach it from the small one over some epochs of
-warm-up, because the early steps are where a large rate diverges. Beyond some thousands of images one rate no longer fits
-all layers: LARS (You et al. 2017, for SGD) and LAMB (You et al. 2019, for Adam) give each layer a rate in proportion to
-norm(weights) / norm(update). It pays when more GPUs would otherwise only mean smaller steps; below a few thousand
-samples a step plain SGD or AdamW with warm-up does as well.
+warm-up, because the early steps are where a large rate diverges. Beyond some thousands of images one rate no longer
+fits all layers: LARS (You et al. 2017, for SGD) and LAMB (You et al. 2019, for Adam) give each layer a rate in
+proportion to norm(weights) / norm(update). It pays when more GPUs would otherwise only mean smaller steps; below a few
+thousand samples a step plain SGD or AdamW with warm-up does as well.
 """
 
 from __future__ import annotations

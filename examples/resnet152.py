@@ -1,7 +1,7 @@
 """The case study: ResNet-152 on synthetic ImageNet, in images a second. ladder.py runs it row by row.
 
     nvrun --nproc-per-node 2 examples/resnet152.py
-    nvrun --nproc-per-node 2 --env NCCL_P2P_DISABLE=1 examples/resnet152.py      the row "P2P off"
+    nvrun --nproc-per-node 2 --preset ab-no-p2p examples/resnet152.py            NCCL without peer-to-peer
     nvrun --nproc-per-node 2 --preset auto examples/resnet152.py --overlap --compress
     nvrun --nproc-per-node 2 examples/resnet152.py --model wide                  all communication, little compute
 
