@@ -10,7 +10,7 @@ import os
 from typing import Any, Callable
 
 from . import cpu, gpu, names, network, paths, pci, processes, rdma, software, system, xid
-from .child import Answer, Call, ask
+from .child import Answer, Call, UnreadError, ask
 from .tree import Tree
 
 DEADLINE = 5.0
@@ -44,14 +44,14 @@ def collect(request: dict[str, Any], root: str = "/") -> dict[str, Any]:
 
 def _collectors(tree: Tree, request: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     env = {**os.environ, **(request.get("env") or {})}
-    cwd = request.get("cwd") or os.getcwd()
+    cwd = request.get("cwd") or _here()
     asked = [request.get("script"), cwd, *(request.get("paths") or [])]
     wanted = list(dict.fromkeys(_absolute(path, cwd, env) for path in asked if path))
     return {
         "identity": lambda: names.identity(tree, env),
         "software": lambda: software.software(tree, request.get("python"), env),
         "gpus": lambda: gpu.gpus(tree),
-        "gpus_on_pci": lambda: pci.gpus(tree),
+        "gpus_on_pci": lambda: _told(pci.gpus(tree), "sysfs shows no PCI bus"),
         "cpus": lambda: cpu.cpus(tree),
         "numa": lambda: cpu.numa(tree),
         "pci": lambda: pci.devices(tree),
@@ -70,6 +70,12 @@ def _collectors(tree: Tree, request: dict[str, Any]) -> dict[str, Callable[[], A
     }
 
 
+def _told(value: Any, otherwise: str) -> Any:
+    if value is None:
+        raise UnreadError(otherwise)
+    return value
+
+
 def _join_driver(reply: dict[str, Any], answers: dict[str, Answer]) -> dict[str, Any]:
     """NVML is asked once, with the GPUs; what it says of the driver belongs to the software."""
     read = reply.pop("gpus", None)
@@ -78,6 +84,13 @@ def _join_driver(reply: dict[str, Any], answers: dict[str, Answer]) -> dict[str,
         if "software" in reply:
             reply["software"].update(read)
     return reply
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # removed meanwhile
+        return "/"
 
 
 def _folders(cwd: str, env: dict[str, str]) -> list[str]:

@@ -113,7 +113,10 @@ def test_the_probe_needs_only_the_standard_library() -> None:
 def test_a_recorded_tree_is_another_host(tmp_path: Path) -> None:
     (tmp_path / "sys/devices/system/node/node3").mkdir(parents=True)
     (tmp_path / "sys/devices/system/node/online").write_text("3\n")
-    reply = probe.collect({"host": "recorded", "sections": ["numa", "gpus", "memory"]}, root=str(tmp_path))
+    reply = probe.collect(
+        {"host": "recorded", "sections": ["numa", "gpus", "gpus_on_pci", "memory"]}, root=str(tmp_path)
+    )
     assert [node["node"] for node in reply["numa"]] == [3]
     assert reply["missing"]["gpus"] == "no NVIDIA driver, and sysfs shows no PCI bus"
+    assert reply["missing"]["gpus_on_pci"] == "sysfs shows no PCI bus"
     assert reply["missing"]["memory"].startswith("KeyError")
