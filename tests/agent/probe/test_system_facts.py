@@ -101,9 +101,9 @@ def test_limits(tmp_path: Path) -> None:
 
 
 def test_paths(tmp_path: Path) -> None:
-    tree = trees.write(tmp_path, {"/work/train.py": "print(1)", "/proc/self/mountinfo": MOUNTS})
-    os.mkfifo(tmp_path / "work/pipe")
-    script, folder, pipe, missing = paths.paths(tree, ["/work/train.py", "/work", "/work/pipe", "/work/none.py"])
+    tree = trees.write(tmp_path, {"/job/train.py": "print(1)", "/proc/self/mountinfo": MOUNTS})
+    os.mkfifo(tmp_path / "job/pipe")
+    script, folder, pipe, missing = paths.paths(tree, ["/job/train.py", "/job", "/job/pipe", "/job/none.py"])
     assert script["sha256"] == hashlib.sha256(b"print(1)\n").hexdigest()
     assert (script["kind"], script["size"], script["filesystem"]) == ("file", 9, "ext4")
     assert (folder["kind"], folder["readable"], pipe["kind"]) == ("directory", True, "other")
