@@ -30,8 +30,9 @@ from nvrun.torchrun_flags import BY_NAME as TORCHRUN
 MAX_FILE = 1 << 20
 """Bytes of a configuration file; a longer one is a mistake."""
 
-_HELP = {"-h": False, "--help": False, "--help-all": False, "--version": False, "--config": True}
-OWN: Mapping[str, bool] = {**_HELP, **{setting.flag: bool(setting.metavar) for setting in SETTINGS}}
+HELP: Mapping[str, bool] = {"-h": False, "--help": False, "--help-all": False, "--version": False, "--config": True}
+"""Flags that are no settings -> whether they take a value."""
+OWN: Mapping[str, bool] = {**HELP, **{setting.flag: bool(setting.metavar) for setting in SETTINGS}}
 """nvrun's flags -> whether they take a value, as `torchrun.split` wants them."""
 
 
@@ -56,6 +57,13 @@ class Invocation:
     version: bool = False
     separated: bool = False
     """`--` stood before the program, which is then no subcommand."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """A subcommand's own flags -> value, empty for a switch."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What a subcommand without a program was given beside flags."""
+        return () if self.torchrun.program is None else (self.torchrun.program, *self.torchrun.arguments)
 
     def source(self, name: str) -> str:
         return self.sources.get(name, "default")
@@ -75,9 +83,12 @@ def parse(
     files: Sequence[ConfigText] = (),
     *,
     notices: Sequence[str] = (),
+    flags: Mapping[str, bool] | None = None,
 ) -> Invocation:
-    """The settings that hold for `argv` (without nvrun's own name). `files`: the weakest first."""
-    line = split(argv, OWN)
+    """The settings that hold for `argv` (without nvrun's own name). `files`: the weakest first; `flags`: those of a
+    subcommand, and whether they take a value."""
+    more = flags or {}
+    line = split(argv, {**OWN, **more})
     layers = [list(_from_file(file)) for file in files]
     layers += [list(_from_environment(environ)), list(_from_line(line))]
     values: dict[str, object] = {}
@@ -110,13 +121,14 @@ def parse(
         help=wants_help,
         version="--version" in asked,
         separated=line.separated,
+        flags={name: value or "" for name, value in line.own if name in more},
     )
 
 
-def load(argv: Sequence[str], environ: Mapping[str, str]) -> Invocation:
+def load(argv: Sequence[str], environ: Mapping[str, str], flags: Mapping[str, bool] | None = None) -> Invocation:
     """`parse` with the files there are. The working directory's counts only where nobody else could have written it."""
     folder = environ.get("XDG_CONFIG_HOME") or posixpath.join(environ.get("HOME", "/"), ".config")
-    named = dict(split(argv, OWN).own).get("--config") or environ.get("NVRUN_CONFIG")
+    named = dict(split(argv, {**OWN, **(flags or {})}).own).get("--config") or environ.get("NVRUN_CONFIG")
     files, notices = [], []
     for path, chosen in ((f"{folder}/nvrun/nvrun.yaml", False), (named or "nvrun.yaml", bool(named))):
         try:
@@ -135,7 +147,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Invocation:
             notices.append(f"{path} is ignored: it does not belong to you or root, or others can write it")
             continue
         files.append(ConfigText(path, _decode(path, data)))
-    return parse(argv, environ, files, notices=notices)
+    return parse(argv, environ, files, notices=notices, flags=flags)
 
 
 def _never_waiting(path: str, flags: int) -> int:
@@ -154,7 +166,7 @@ def _decode(path: str, data: bytes) -> str:
 
 def _from_line(line: CommandLine) -> Iterator[_Given]:
     for flag, text in line.own:
-        if flag not in _HELP:
+        if flag[2:] in BY_NAME:
             setting = BY_NAME[flag[2:]]
             yield _Given(setting, flag, "true" if text is None else text, flag)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from nvrun.commands import COMMANDS
 from nvrun.errors import UsageError
-from nvrun.options import SETTINGS, Setting
+from nvrun.options import BY_NAME, SETTINGS, Setting
 from nvrun.torchrun_flags import FLAGS
 
 WIDTH = 100
@@ -66,7 +68,30 @@ def page(kind: Literal["short", "all"]) -> str:
         for flag in flags
     ]
     blocks = [_HEAD, *(_block(title, rows) for title, rows in groups.items()), _block("General", _GENERAL)]
-    return "\n".join([*blocks, _OURS] if kind == "all" else blocks)
+    if kind == "short":
+        names = textwrap.fill(" ".join(COMMANDS), WIDTH, initial_indent="  ", subsequent_indent="  ")
+        return "\n".join([*blocks, f"Commands (nvrun COMMAND --help tells more):\n{names}\n"])
+    blocks.insert(1, _block("Commands", (_Row(name, "", command.help) for name, command in COMMANDS.items())))
+    return "\n".join([*blocks, _OURS])
+
+
+def command_page(name: str) -> str:
+    """The help of one command."""
+    command = COMMANDS[name]
+    words = "[flags] [program [arguments]]" if command.words is None else f"{command.words} [flags]"
+    rows = [_Row(flag.name, flag.metavar, flag.help) for flag in command.flags]
+    if command.words is not None:
+        rows += [_row(BY_NAME[setting]) for setting in command.settings]
+    lines = [f"nvrun {name} {words}".replace("  ", " "), "", textwrap.fill(_sentence(command.help), WIDTH), ""]
+    if rows:
+        lines.append(_block("Flags", rows))
+    if command.words is None:
+        lines += ["It takes all flags of nvrun and torchrun besides: nvrun --help-all.", ""]
+    return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _row(setting: Setting) -> _Row:
@@ -117,14 +142,35 @@ def completion(shell: str) -> str:
         raise UsageError(f"completion: expected bash, zsh or fish, got {shell!r}") from None
 
 
+def _wordy() -> Iterator[tuple[str, str, str]]:
+    """Commands without a program: name, flags, and words that may follow as they stand (`bash|zsh|fish`)."""
+    for name, command in COMMANDS.items():
+        if command.words is not None:
+            flags = [*(flag.name for flag in command.flags), *(f"--{setting}" for setting in command.settings)]
+            yield name, " ".join([*flags, "--help"]), " ".join(re.findall(r"\b[a-z]+\b", command.words))
+
+
+_BASH_WORDS = """\
+        {0})
+            if [[ $word == -* ]]; then COMPREPLY=($(compgen -W '{1}' -- "$word"))
+            else COMPREPLY=($(compgen -W '{2}' -- "$word"; compgen -f -- "$word")); fi
+            return ;;"""
 _BASH = """\
 # nvrun completion for bash: source this file
 _nvrun() {{
     COMPREPLY=()
-    local word=${{COMP_WORDS[COMP_CWORD]}} flag=${{COMP_WORDS[COMP_CWORD-1]}} i skip=0
+    local word=${{COMP_WORDS[COMP_CWORD]}} flag=${{COMP_WORDS[COMP_CWORD-1]}} i first=1 skip=0
     [[ $word == = ]] && word=
     [[ $flag == = ]] && flag=${{COMP_WORDS[COMP_CWORD-2]}}
-    for ((i = 1; i < COMP_CWORD; i++)); do  # after the program: its own arguments
+    if ((COMP_CWORD == 1)) && [[ $word != -* ]]; then
+        COMPREPLY=($(compgen -W '{commands}' -- "$word"; compgen -f -- "$word"))
+        return
+    fi
+    case ${{COMP_WORDS[1]}} in
+{words}
+        {programs}) first=2 ;;
+    esac
+    for ((i = first; i < COMP_CWORD; i++)); do  # after the program: its own arguments
         case ${{COMP_WORDS[i]}} in
             =) skip=1 ;;
             --) COMPREPLY=($(compgen -f -- "$word")); return ;;
@@ -155,6 +201,9 @@ def _bash(known: list[_Completed]) -> str:
         if replies:
             cases.append(f"        {'|'.join(flag.names)}) COMPREPLY=($({'; '.join(replies)})); return ;;")
     return _BASH.format(
+        commands=" ".join(COMMANDS),
+        words="\n".join(_BASH_WORDS.format(*row) for row in _wordy()),
+        programs="|".join(name for name, command in COMMANDS.items() if command.words is None),
         valued="|".join(name for flag in known if flag.takes_value for name in flag.names),
         cases="\n".join(cases),
         names=" ".join(flag.names[0] for flag in known),
@@ -174,11 +223,15 @@ def _zsh(known: list[_Completed]) -> str:
         for name in flag.names:
             equals = "=" if flag.takes_value and name.startswith("--") else ""
             lines.append(f"  '{'*' if flag.many else ''}{name}{equals}[{text}]{value}' \\")
-    return "\n".join([*lines, "  '1:program:_files' '*::argument:_files'", ""])
+    return "\n".join([*lines, f"  '1:program:{{_files; compadd {' '.join(COMMANDS)}}}' '*::argument:_files'", ""])
 
 
 def _fish(known: list[_Completed]) -> str:
     lines = ["# nvrun completion for fish: put this file into ~/.config/fish/completions"]
+    lines += [
+        f"complete -c nvrun -n __fish_use_subcommand -a {name} -d '{command.help.replace(chr(39), '')}'"
+        for name, command in COMMANDS.items()
+    ]
     for flag in known:
         text = flag.help.replace("\\", "\\\\").replace("'", "\\'")
         long = flag.names[0]

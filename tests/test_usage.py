@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from nvrun.commands import COMMANDS
 from nvrun.config import OWN
 from nvrun.errors import UsageError
 from nvrun.torchrun_flags import FLAGS
-from nvrun.usage import completion, page
+from nvrun.usage import command_page, completion, page
 
 
 def test_the_first_page_is_one_screen() -> None:
     lines = page("short").splitlines()
-    assert len(lines) <= 45
+    assert len(lines) <= 48
     assert max(map(len, lines)) <= 110
 
 
@@ -24,6 +25,15 @@ def test_the_long_page_has_every_flag() -> None:
     text = page("all")
     for name in [*OWN, *(flag.spelling for flag in FLAGS), *(flag.short for flag in FLAGS if flag.short)]:
         assert name in text, name
+
+
+def test_every_command_has_a_page_and_a_line_on_the_long_one() -> None:
+    for name, command in COMMANDS.items():
+        text = command_page(name)
+        assert text.startswith(f"nvrun {name} ")
+        assert all(flag.name in text for flag in command.flags)
+        assert command.help in page("all")
+        assert max(map(len, text.splitlines())) <= 110
 
 
 def test_every_page_says_what_each_flag_does() -> None:
@@ -49,6 +59,12 @@ def test_completion_knows_every_flag_and_the_shell_can_read_it(shell: str, tmp_p
 @pytest.mark.parametrize(
     ("words", "replies"),
     [
+        (["diag"], ["diagnose"]),
+        (["diagnose", "--j"], ["--json"]),
+        (["diagnose", "--json", "tr"], ["train.py"]),
+        (["completion", "z"], ["zsh"]),
+        (["facts", "--fle"], ["--fleet"]),
+        (["facts", "train.py", "--fle"], []),
         (["--fle"], ["--fleet"]),
         (["--fleet", "s"], ["ssh", "srun"]),
         (["--fleet", "=", "l"], ["local"]),

@@ -13,21 +13,66 @@ class Said(NamedTuple):
     exit_code: int = 0
 
 
-COMMANDS: dict[str, str] = {
-    "check": "look at the hosts and judge them, without running anything",
-    "plan": "what would run: ranks, bindings, variables",
-    "facts": "what the hosts are like, as JSON or in short",
-    "hosts": "which hosts, which mode, and why",
-    "env": "NCCL's variables: what holds on each host and who set it",
-    "lint": "mistakes in variables and job scripts",
-    "presets": "NCCL presets that there are, and what they set",
-    "topo": "GPUs, NICs and NUMA nodes as a tree",
-    "explain": "a finding's code: what was read, why it matters, how to mend it",
-    "diagnose": "the cause in any logs of a failed job",
-    "nccl": "what NCCL chose in a run, and what that costs",
-    "runs": "runs of this user, the newest first",
-    "stop": "end a run on all its hosts",
-    "clean": "remove what ended runs left on hosts",
-    "completion": "shell completion: bash, zsh or fish",
+class Flag(NamedTuple):
+    """A flag that only one command has; its value is in `Invocation.flags`."""
+
+    name: str
+    """`--explain`."""
+    metavar: str
+    """What stands for the value in the help; empty for a switch."""
+    help: str
+
+
+class Command(NamedTuple):
+    """How a command is called."""
+
+    help: str
+    """One line."""
+    words: str | None = None
+    """What follows it, as the help shows it, with flags anywhere; the words are `Invocation.words`. None: flags and
+    then a program, as without a command."""
+    flags: tuple[Flag, ...] = ()
+    settings: tuple[str, ...] = ("json",)
+    """nvrun's settings that a command without a program takes; the others would have no meaning there."""
+
+
+REACH = (
+    *("hosts", "hostfile", "exclude", "nodes"),
+    *("fleet", "rsh", "ssh", "ssh-config", "connect-timeout", "python", "setup", "in", "chdir"),
+)
+"""Settings that say which hosts are meant and how they are reached."""
+
+COMMANDS: dict[str, Command] = {
+    "check": Command("look at the hosts and judge them, without running anything"),
+    "plan": Command("what would run: ranks, bindings, variables"),
+    "facts": Command("what the hosts are like, as JSON or in short"),
+    "hosts": Command("which hosts, which mode, and why"),
+    "env": Command(
+        "NCCL's variables: what holds on each host and who set it",
+        flags=(
+            Flag("--list", "", "every variable that is known, with its default and what it takes"),
+            Flag("--explain", "NAME", "all that is known of one variable"),
+        ),
+    ),
+    "lint": Command(
+        "mistakes in variables and job scripts",
+        "[FILE ...]",
+        (Flag("--nccl", "VERSION", "the NCCL that will be loaded, as 2.28.9: what it reads differently is said too"),),
+        ("from", "json"),
+    ),
+    "presets": Command("NCCL presets that there are, and what they set", "[show NAME|PATH ...]", (), ("from", "json")),
+    "topo": Command(
+        "GPUs, NICs and NUMA nodes as a tree",
+        "",
+        (Flag("--topo", "FILE|-", "draw the output of nvidia-smi topo -m, or NCCL's topology XML, - for stdin"),),
+        (*REACH, "from", "json"),
+    ),
+    "explain": Command("a finding's code: what was read, why it matters, how to mend it", "CODE ..."),
+    "diagnose": Command("the cause in any logs of a failed job", "[PATH|RUN ...]"),
+    "nccl": Command("what NCCL chose in a run, and what that costs", "[PATH|RUN ...]"),
+    "runs": Command("runs of this user, the newest first", ""),
+    "stop": Command("end a run on all its hosts", "[RUN]", (), ("grace", "json")),
+    "clean": Command("remove what ended runs left on hosts", "", (), (*REACH, "dry-run", "json")),
+    "completion": Command("shell completion: bash, zsh or fish", "bash|zsh|fish", (), ()),
 }
-"""Name -> one line of help. A module `nvrun.commands.<name>` exists for each."""
+"""By name. A module `nvrun.commands.<name>` exists for each."""

@@ -1,0 +1,68 @@
+"""A subcommand's command line: flags anywhere, the command's own and nvrun's."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from nvrun.commands import COMMANDS
+from nvrun.commands.line import flags_first, own_flags
+from nvrun.config import OWN, Invocation, parse
+from nvrun.errors import UsageError
+
+
+def read(command: str, *argv: str) -> Invocation:
+    return parse(flags_first(command, argv), {}, flags=own_flags(command))
+
+
+def test_flags_stand_anywhere_where_no_program_follows() -> None:
+    for argv in (["--json", "one", "two"], ["one", "--json", "two"], ["one", "two", "--json"]):
+        found = read("diagnose", *argv)
+        assert found.words == ("one", "two")
+        assert found.options.json
+
+
+def test_what_follows_two_dashes_is_a_word_and_so_is_one_dash() -> None:
+    found = read("diagnose", "--json", "-", "--", "--json", "-x")
+    assert found.words == ("-", "--json", "-x")
+
+
+def test_own_flags_take_values_in_both_spellings() -> None:
+    assert read("lint", "a.sh", "--nccl", "2.28.9").flags == {"--nccl": "2.28.9"}
+    assert read("lint", "--nccl=2.28.9", "a.sh").flags == {"--nccl": "2.28.9"}
+    assert read("topo", "--topo", "-").flags == {"--topo": "-"}
+    assert read("env", "--list").flags == {"--list": ""}
+
+
+def test_a_program_keeps_its_own_flags() -> None:
+    found = read("env", "--explain", "NCCL_ALGO", "train.py", "--list", "--json")
+    assert found.flags == {"--explain": "NCCL_ALGO"}
+    assert found.torchrun.arguments == ("--list", "--json")
+    assert not found.options.json
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "words"),
+    [
+        ("diagnose", ["--jsno"], "--jsno is no flag of nvrun diagnose; did you mean --json"),
+        ("diagnose", ["--nnodes", "2"], "--nnodes is no flag of nvrun diagnose"),
+        ("runs", ["--grace", "2"], "--grace is no flag of nvrun runs"),
+        ("clean", ["--hosts"], "--hosts needs a value"),
+        ("clean", ["--hosts", "--json"], "--hosts needs a value"),
+        ("runs", ["--\x1b[31m"], r"is no flag of nvrun runs"),
+    ],
+)
+def test_a_flag_without_a_meaning_is_refused(command: str, argv: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        read(command, *argv)
+    assert "\x1b" not in error.value.message
+    assert error.value.hint == f"nvrun {command} --help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_whole(name: str) -> None:
+    command = COMMANDS[name]
+    assert callable(importlib.import_module(f"nvrun.commands.{name}").run)
+    assert all(f"--{setting}" in OWN for setting in command.settings)
+    assert not {flag.name for flag in command.flags} & set(OWN), "a command's own flag would hide nvrun's"
