@@ -61,6 +61,8 @@ class Verdict(Frozen, frozen=True, kw_only=True):
 
     findings: tuple[Finding, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    judged: tuple[str, ...] = ()
+    """Names of the checks that judged at least one host: only these can have passed."""
 
     @property
     def worst(self) -> Severity | None:
@@ -123,6 +125,8 @@ class RankEnd(Frozen, frozen=True, kw_only=True):
     """Seconds since the epoch, by the launcher's clock."""
     by_nvrun: bool = False
     """True where nvrun had already asked the rank to end."""
+    tail: tuple[str, ...] = ()
+    """Last lines of its stderr."""
 
 
 EndedBy = Literal["success", "rank", "torchrun", "signal", "lost", "hang", "preflight", "unreachable", "internal"]

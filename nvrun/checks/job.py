@@ -1,0 +1,179 @@
+"""What of the plan a check must know: its findings are as bad as what the job does with the thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from nvrun.facts import Gpu, HostFacts, Interface, Network, RdmaPort
+from nvrun.model import Frozen
+from nvrun.torchrun import TorchrunArgs
+
+
+class Job(Frozen, frozen=True, kw_only=True):
+    """The job as far as it is decided. What is left out is taken from the facts (`complete`)."""
+
+    hosts: tuple[str, ...] = ()
+    """In node order."""
+    ranks: Mapping[str, int] = {}
+    """Host -> ranks on it."""
+    gpus: Mapping[str, tuple[str, ...]] = {}
+    """Host -> UUIDs (of GPUs or MIG instances) in use; a host that is not in it uses all of its GPUs."""
+    rdma: Mapping[str, tuple[str, ...]] | None = None
+    """Host -> RDMA ports in use, `mlx5_0:1`; {} = the job does not use RDMA."""
+    interfaces: Mapping[str, str] | None = None
+    """Host -> interface of NCCL's and Gloo's sockets."""
+    cpus: Mapping[str, tuple[int, ...]] = {}
+    """Host -> CPUs that the bindings of its ranks need."""
+    binds_memory: bool = False
+    """A rank's memory policy is set (--preferred or --membind)."""
+    script: str | None = None
+    """As the host will see it: absolute, or relative to `cwd`."""
+    cwd: str | None = None
+    require_path: tuple[str, ...] = ()
+    require_same: tuple[str, ...] = ()
+    rendezvous_host: str | None = None
+    """None: the first host."""
+    port: int | None = None
+    """Of the rendezvous."""
+    run_id: str = ""
+    torchrun: TorchrunArgs | None = None
+    set_everywhere: frozenset[str] = frozenset()
+    """Variables that the plan sets alike on all hosts: what a host's own environment says of them does not count."""
+
+    @property
+    def world(self) -> int:
+        return sum(self.ranks.values())
+
+    @property
+    def first(self) -> str | None:
+        """The host of the rendezvous."""
+        return self.rendezvous_host or next(iter(self.hosts), None)
+
+    def uses_rdma(self, host: str) -> bool:
+        return bool((self.rdma or {}).get(host))
+
+    def gpus_of(self, host: str, gpus: Iterable[Gpu]) -> list[Gpu]:
+        """Those in use on this host, also where only MIG instances of theirs are."""
+        chosen = self.gpus.get(host)
+        if chosen is None:
+            return list(gpus)
+        return [gpu for gpu in gpus if gpu.uuid in chosen or any(uuid in chosen for uuid in gpu.mig or ())]
+
+    def ports_of(self, host: str, rdma: Iterable[RdmaPort]) -> list[RdmaPort]:
+        """RDMA ports in use on this host, whatever their state."""
+        chosen = (self.rdma or {}).get(host, ())
+        return [port for port in rdma if name_of(port) in chosen]
+
+    def interface_of(self, host: str, network: Network) -> Interface | None:
+        """The interface of the sockets; None where the job needs none or none is known."""
+        name = (self.interfaces or {}).get(host)
+        return next((interface for interface in network.interfaces if interface.name == name), None)
+
+
+def name_of(port: RdmaPort) -> str:
+    """`mlx5_0:1`."""
+    return f"{port.device}:{port.port}"
+
+
+def complete(job: Job, fleet: Mapping[str, HostFacts], groups: Sequence[Sequence[str]]) -> Job:
+    """The job with what its plan left open filled in as nvrun would plan it."""
+    hosts = job.hosts or tuple(fleet)
+    ranks = {host: job.ranks.get(host, len(job.gpus_of(host, facts.gpus or ())) or 1) for host, facts in fleet.items()}
+    several = len(hosts) > 1
+    rdma, interfaces = job.rdma, job.interfaces
+    if rdma is None:
+        rdma = _rdma(fleet, groups) if several else {}
+    if interfaces is None:
+        interfaces = _interfaces(fleet) if several else {}
+    return msgspec.structs.replace(job, hosts=hosts, ranks=ranks, rdma=rdma, interfaces=interfaces)
+
+
+def _rdma(fleet: Mapping[str, HostFacts], groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Ports that NCCL would use if all were well: a port that is down here but up on half of the like hosts counts."""
+    planned: dict[str, tuple[str, ...]] = {}
+    for group in groups:
+        candidates = {host: _candidates(fleet[host]) for host in group}
+        active: dict[str, int] = {}
+        for ports in candidates.values():
+            for port in ports:
+                active[name_of(port)] = active.get(name_of(port), 0) + (port.state == "ACTIVE")
+        for host, ports in candidates.items():
+            names = tuple(name_of(port) for port in ports if 2 * active[name_of(port)] >= len(group))
+            if names:
+                planned[host] = names
+    return planned
+
+
+def _candidates(facts: HostFacts) -> list[RdmaPort]:
+    env = facts.env or {}
+    if not facts.gpus or env.get("NCCL_IB_DISABLE") == "1" or env.get("NCCL_NET", "IB").lower() == "socket":
+        return []
+    ports = [port for port in facts.rdma or () if port.link_layer in ("InfiniBand", "Ethernet") and not port.is_vf]
+    if wanted := env.get("NCCL_IB_HCA"):
+        return [port for port in ports if matches_hca(wanted, port)]
+    # A compute port hangs below the root port of a GPU; where none does, nothing tells it from storage.
+    paths = {device.address: device.path[:2] for device in facts.pci or () if len(device.path) > 2}
+    roots = {paths[gpu.pci] for gpu in facts.gpus if gpu.pci in paths}
+    near = [port for port in ports if port.pci and paths.get(port.pci) in roots]
+    return near or [port for port in ports if port.state == "ACTIVE"]
+
+
+def matches_hca(wanted: str, port: RdmaPort) -> bool:
+    """NCCL_IB_HCA as NCCL reads it: a leading `^` (not these), then a leading `=` (exact names), for the whole list."""
+    text = wanted.removeprefix("^")
+    exact = text.startswith("=")
+    found = False
+    for entry in filter(None, text.removeprefix("=").split(",")):
+        device, _, number = entry.partition(":")
+        same = port.device == device if exact else port.device.startswith(device)
+        number = re.match(r"\d*", number)[0]  # type: ignore[index]
+        found = found or (same and number in ("", str(port.port)))
+    return found is not wanted.startswith("^")
+
+
+def _interfaces(fleet: Mapping[str, HostFacts]) -> dict[str, str]:
+    """On each host the interface of the subnet that most hosts share, else that of the default route."""
+    subnets: dict[str, list[tuple[str, str]]] = {}
+    for host, facts in fleet.items():
+        for interface in facts.network.interfaces if facts.network else ():
+            for address in interface.addresses if usable(interface) else ():
+                if address.scope == "global":
+                    subnets.setdefault(subnet(address.address, address.prefix), []).append((host, interface.name))
+    chosen: dict[str, str] = {}
+    for members in sorted(subnets.values(), key=lambda members: -len({host for host, _ in members})):
+        if len({host for host, _ in members}) > 1:
+            for host, name in members:
+                chosen.setdefault(host, name)
+    for host, facts in fleet.items():
+        routes = facts.network.routes if facts.network else ()
+        default = next((route.interface for route in routes if route.destination in ("0.0.0.0/0", "::/0")), None)
+        if default is not None:
+            chosen.setdefault(host, default)
+    return chosen
+
+
+_NOT_TO_PEERS = ("docker", "virbr", "cni", "flannel", "cali", "lxc", "br-")
+"""Bridges of container engines: the same subnet on every host, and no way to another."""
+
+
+def usable(interface: Interface) -> bool:
+    """Up, and no loopback, part of a bond or bridge of a container engine."""
+    return (
+        interface.up
+        and interface.kind != "loopback"
+        and interface.master is None
+        and not interface.name.startswith(_NOT_TO_PEERS)
+    )
+
+
+def subnet(address: str, prefix: int) -> str:
+    """`10.1.2.3`, 16 -> `10.1.0.0/16`; what is no address stands for itself."""
+    import ipaddress
+
+    try:
+        return str(ipaddress.ip_network(f"{address}/{prefix}", strict=False))
+    except ValueError:
+        return f"{address}/{prefix}"

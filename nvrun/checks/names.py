@@ -1,0 +1,193 @@
+"""Names as the hosts themselves resolve them: their own, localhost, and their peers'."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+
+from nvrun.checks.check import Results, check, fleet_check
+from nvrun.checks.code import ERROR, INFO, WARNING, declare
+from nvrun.checks.compare import listed
+from nvrun.checks.job import Job
+from nvrun.facts import HostFacts, Names, Network
+
+_READ = "getaddrinfo on the host, as torchrun, Gloo and NCCL call it"
+
+LOOPBACK = declare(
+    "own-name-loopback",
+    ERROR,
+    "the host's own name resolves to a loopback address",
+    read=_READ,
+    why="Gloo and the c10d rendezvous bind to their own name's address: peers are told 127.0.x.1 and get no answer",
+    remedy="take NAME out of the 127.0.x.1 line of /etc/hosts there, or map it to the host's real address",
+    source="https://github.com/pytorch/pytorch/issues/150532; Debian reference, 5.1.1: 127.0.1.1",
+    depends="judged for a job over several hosts only",
+)
+NOWHERE = declare(
+    "own-name-unknown",
+    ERROR,
+    "the host cannot resolve its own name",
+    read=_READ,
+    why="Gloo falls back to loopback or fails, socket.getfqdn stalls for the resolver's timeout at every start",
+    remedy="add the name with the host's real address to /etc/hosts there, or to DNS",
+    source="https://github.com/pytorch/pytorch/issues/73656",
+    depends="judged for a job over several hosts only",
+)
+FOREIGN = declare(
+    "own-name-foreign",
+    ERROR,
+    "the host's own name resolves to an address that it does not have",
+    read=f"{_READ}, against the addresses of its interfaces",
+    why="binding to that address fails with `Cannot assign requested address`",
+    remedy="correct the name's entry in /etc/hosts there or in DNS (a stale lease?)",
+    source="bind(2): EADDRNOTAVAIL",
+    depends="judged for a job over several hosts only",
+)
+LOCALHOST = declare(
+    "localhost-broken",
+    ERROR,
+    "localhost does not resolve to a loopback address",
+    read=_READ,
+    why="torchrun's own store and many libraries connect to localhost",
+    remedy="put '127.0.0.1 localhost' into /etc/hosts there",
+    source="RFC 6761, 6.3",
+)
+PEER_UNKNOWN = declare(
+    "peer-name-unknown",
+    ERROR,
+    "a host cannot resolve the name of another",
+    read=_READ,
+    why="nvrun hands out addresses, but programs that use the node list or a hostname as MASTER_ADDR fail there",
+    remedy="add the name to /etc/hosts there or to DNS; or list the hosts by address",
+    source="https://github.com/pytorch/pytorch/issues/69197",
+    depends="information where no host knows the name (an alias of ssh_config)",
+)
+PEER_LOOPBACK = declare(
+    "peer-name-loopback",
+    ERROR,
+    "the name of another host resolves to this host itself",
+    read=_READ,
+    why="whoever connects by that name talks to itself",
+    remedy="correct the name's line in /etc/hosts there",
+    source="hosts(5)",
+)
+PEER_WRONG = declare(
+    "peer-name-wrong",
+    ERROR,
+    "the name of another host resolves to an address that it does not have",
+    read=f"{_READ}, against the addresses of the other host's interfaces",
+    why="whoever connects by that name reaches another machine or none",
+    remedy="correct the name's entry in /etc/hosts there or in DNS",
+    source="https://github.com/pytorch/pytorch/issues/105782",
+    depends="error where other hosts resolve it rightly; warning where none does (address translation?)",
+)
+
+
+@check(LOOPBACK, NOWHERE)
+def own_name(names: Names, job: Job) -> Results:
+    """The host's own name resolves to an address that peers can use."""
+    if len(job.hosts) < 2:
+        return
+    if not names.resolves_to:
+        yield NOWHERE.found(f"its own name {names.hostname} has no address: {names.resolve_error or 'unknown'}")
+    elif all(_loopback(address) for address in names.resolves_to):
+        addresses = listed(names.resolves_to)
+        yield LOOPBACK.found(
+            f"its own name {names.hostname} resolves to {addresses}",
+            subject=names.hostname,
+            observed=addresses,
+            remedy=LOOPBACK.remedy.replace("NAME", names.hostname),
+        )
+
+
+@check(FOREIGN)
+def own_name_here(names: Names, network: Network, job: Job) -> Results:
+    """The host has the address that its own name resolves to."""
+    own = {address.address for interface in network.interfaces for address in interface.addresses}
+    there = [address for address in names.resolves_to if not _loopback(address)]
+    if len(job.hosts) > 1 and own and there and not own & set(there):
+        yield FOREIGN.found(
+            f"its own name {names.hostname} resolves to {listed(there)}, which is not an address of this host",
+            subject=names.hostname,
+            observed=listed(there),
+        )
+
+
+@check(LOCALHOST)
+def localhost(names: Names) -> Results:
+    """localhost is a loopback address."""
+    if names.localhost_ok is False:
+        yield LOCALHOST.found("localhost does not resolve to 127.0.0.1 or ::1")
+
+
+@fleet_check(PEER_UNKNOWN, PEER_LOOPBACK, PEER_WRONG)
+def peer_names(names: Mapping[str, Names], fleet: Mapping[str, HostFacts]) -> Results:
+    """Every host resolves every other host's name to an address of that host."""
+    addresses = {host: _addresses(facts.network) for host, facts in fleet.items()}
+    verdicts = {
+        (host, peer): _peer(found, addresses.get(peer, set()))
+        for host, known in names.items()
+        for peer, found in known.peers.items()
+        if peer != host and not _is_address(peer)
+    }
+    right = {peer for (_, peer), verdict in verdicts.items() if verdict == "right"}
+    bad: dict[tuple[str, str], list[str]] = {}
+    for (host, peer), verdict in verdicts.items():
+        if verdict != "right":
+            bad.setdefault((host, verdict), []).append(peer)
+    for (host, verdict), peers in bad.items():
+        if verdict == "unknown":
+            real = [peer for peer in peers if peer in right or (peer in fleet and peer in _own_names(fleet[peer]))]
+            reasons = names[host].peer_errors
+            if real:
+                yield PEER_UNKNOWN.found(
+                    f"cannot resolve {listed(real)}: {reasons.get(real[0], 'no address')}",
+                    host=host,
+                    subject=listed(real),
+                )
+            elif peers:
+                yield PEER_UNKNOWN.found(
+                    f"knows no host {listed(peers)}: an alias of ssh?", host=host, severity=INFO, subject=listed(peers)
+                )
+        elif verdict == "loopback":
+            yield PEER_LOOPBACK.found(
+                f"resolves {listed(peers)} to a loopback address", host=host, subject=listed(peers)
+            )
+        else:
+            wrong = [f"{peer} to {listed(names[host].peers[peer])}" for peer in peers]
+            yield PEER_WRONG.found(
+                f"resolves {listed(wrong, 3)}, which is no address of that host",
+                host=host,
+                severity=ERROR if right & set(peers) else WARNING,
+                subject=listed(peers),
+            )
+
+
+def _peer(found: tuple[str, ...], addresses: set[str]) -> str:
+    if not found:
+        return "unknown"
+    if all(_loopback(address) for address in found):
+        return "loopback"
+    return "wrong" if addresses and not addresses & set(found) else "right"
+
+
+def _addresses(network: Network | None) -> set[str]:
+    interfaces = network.interfaces if network else ()
+    return {address.address for interface in interfaces for address in interface.addresses}
+
+
+def _own_names(facts: HostFacts) -> set[str]:
+    names = facts.names
+    return {names.hostname, names.hostname.partition(".")[0], names.fqdn or ""} if names else set()
+
+
+def _loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,101 @@
+"""Hosts on which no agent could be started: every way in which that happens has a code of its own."""
+
+from __future__ import annotations
+
+from nvrun.checks.code import FATAL, Code, declare
+from nvrun.model import Finding
+
+_READ = "what the connection, or the program started over it, answered"
+_WHY = "a job with this host cannot start; its other nodes would wait until the rendezvous expires"
+_SSH = "ssh(1), ssh_config(5), sshd_config(5)"
+
+UNREACHABLE: dict[str, Code] = {}
+
+
+def _unreachable(code: str, summary: str, remedy: str, *, source: str = _SSH, read: str = _READ) -> None:
+    UNREACHABLE[code] = declare(code, FATAL, summary, read=read, why=_WHY, remedy=remedy, source=source)
+
+
+_unreachable(
+    "host-name-unknown",
+    "the host's name has no address here",
+    "getent hosts NAME on this machine; add it to DNS, /etc/hosts, or a HostName line in ~/.ssh/config",
+    source="getaddrinfo(3)",
+)
+_unreachable(
+    "host-silent",
+    "nothing answers on the ssh port: the host is off, or a firewall drops the packets",
+    "ping it, look at its console; open port 22 from here, or --connect-timeout SECONDS for a slow network",
+    source="tcp(7): ETIMEDOUT",
+)
+_unreachable(
+    "host-refused",
+    "the host is up, but nothing listens on its ssh port (or a firewall rejects it)",
+    "start sshd there, or name the right port: HOST:PORT",
+    source="connect(2): ECONNREFUSED",
+)
+_unreachable(
+    "host-unreachable",
+    "no route leads to the host",
+    "ip route get ADDRESS on this machine; is the host up and in this network?",
+    source="connect(2): EHOSTUNREACH, ENETUNREACH",
+)
+_unreachable(
+    "host-ssh-hung",
+    "the ssh port is open, but sshd does not answer",
+    "the host is overloaded, out of memory, or waits for a dead file server: look at its console",
+)
+_unreachable(
+    "host-key-unknown",
+    "the host's key is not in known_hosts",
+    "ssh-keyscan -H HOST >> ~/.ssh/known_hosts, once you know that the key is right",
+    source="sshd(8), SSH_KNOWN_HOSTS FILE FORMAT",
+)
+_unreachable(
+    "host-key-changed",
+    "the host shows another key than known_hosts has: it was reinstalled, or this is another machine",
+    "ssh-keygen -R HOST, once you know that the new key is right",
+    source="sshd(8), SSH_KNOWN_HOSTS FILE FORMAT",
+)
+_unreachable(
+    "host-auth",
+    "the host does not let this user in",
+    "ssh-copy-id USER@HOST, or load the key: ssh-add; is it the right user?",
+)
+_unreachable(
+    "host-ssh-config",
+    "the ssh configuration for this host cannot be used",
+    "ssh -G HOST shows what it comes to",
+)
+_unreachable(
+    "host-no-transport",
+    "the program that reaches hosts could not be started here",
+    "install it (openssh-client, Slurm's srun), or name another with --rsh or --fleet",
+    source="execve(2)",
+)
+_unreachable(
+    "host-no-python",
+    "no Python interpreter was found on the host",
+    "--python PATH names the host's interpreter; --setup CMD prepares its environment (module load, conda activate)",
+    source="design of nvrun: an agent needs Python 3.9 and nothing else",
+)
+_unreachable(
+    "host-old-python",
+    "the host's Python is too old",
+    "--python PATH: one from 3.9 on",
+    source="design of nvrun: an agent needs Python 3.9 and nothing else",
+)
+_unreachable(
+    "host-no-agent",
+    "connected, but the agent did not start or does not speak",
+    "a login script that waits, a full process table, no memory, or an MTU black hole on the way: try ssh HOST true",
+)
+
+
+def from_unreachable(host: str, code: str, message: str, hint: str = "") -> Finding:
+    """The finding for a host that was not reached. `message` may begin with the host's name, as the error has it."""
+    known = UNREACHABLE.get(code)
+    text = message.removeprefix(f"{host}: ")
+    if known is None:  # a transport of someone else may have kinds of its own
+        return Finding(code=code, severity=FATAL, host=host, message=text, remedy=hint)
+    return known.found(text, host=host, remedy=hint or known.remedy)
