@@ -1,0 +1,103 @@
+"""Paths -> what `diagnose` reads: logs, flight-recorder dumps, and the ends of ranks where a run's result lies there.
+
+The only module here that touches files. It opens each log when it is read, and keeps no line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from nvrun.diagnose.flight import Dump, rank_of_file, read_dump
+from nvrun.diagnose.scan import Source
+from nvrun.errors import UsageError
+from nvrun.model import RankEnd, RunResult
+from nvrun.nccl.log_line import read_lines
+
+DUMP_LIMIT = 256 << 20
+"""Bytes of a flight-recorder dump; 2000 entries with their stacks are a few megabytes."""
+_RANK_FILE = re.compile(r"rank(\d+)\.(?:out|err)(?:\.gz)?$")
+_NOT_LOGS = (".json", ".xml", ".py", ".pyc", ".pt", ".tsv", ".csv", ".qdrep", ".nsys-rep", ".sqlite", ".tar", ".zip")
+
+
+@dataclass(slots=True)
+class Collected:
+    """What lies under the paths that were named."""
+
+    sources: list[Source] = field(default_factory=list)
+    dumps: list[Dump] = field(default_factory=list)
+    ends: tuple[RankEnd, ...] = ()
+    skipped: list[str] = field(default_factory=list)
+    """`PATH: reason` of files that were not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLines:
+    """The lines of a file, read anew each time; `.gz` is unpacked on the way."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self.path.suffix == ".gz":
+            with gzip.open(self.path) as packed:
+                yield from read_lines(packed)  # type: ignore[arg-type]
+        else:
+            with open(self.path, "rb") as plain:
+                yield from read_lines(plain)
+
+
+def collect(paths: Iterable[Path]) -> Collected:
+    """Logs, dumps and ends under `paths`; UsageError for a path that does not exist."""
+    found = Collected()
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"no such file or folder: {path}", hint="Name log files or folders that hold some")
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path))
+        for file in files:
+            _take(file, found, named=path.is_file())
+    return found
+
+
+def _hidden(file: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def _take(file: Path, found: Collected, *, named: bool) -> None:
+    if file.name == "result.json":
+        try:
+            found.ends = msgspec.json.decode(file.read_bytes(), type=RunResult).ranks
+        except (msgspec.DecodeError, OSError) as error:
+            found.skipped.append(f"{file}: {error}")
+        return
+    if not named and file.suffix in _NOT_LOGS:
+        return
+    try:
+        with open(file, "rb") as stream:
+            head = stream.read(1024)
+    except OSError as error:
+        found.skipped.append(f"{file}: {error.strerror}")
+        return
+    if head.startswith(b"\x80"):
+        _take_dump(file, found)
+    elif b"\0" in head and file.suffix != ".gz":
+        found.skipped.append(f"{file}: not text")
+    else:
+        rank = _RANK_FILE.search(file.name)
+        host = file.parent.name if rank and file.parent.parent.name == "logs" else None
+        found.sources.append(Source(str(file), FileLines(file), host=host, rank=int(rank[1]) if rank else None))
+
+
+def _take_dump(file: Path, found: Collected) -> None:
+    rank = rank_of_file(file.name)
+    if rank is None or file.stat().st_size > DUMP_LIMIT:
+        found.skipped.append(f"{file}: a pickle, but not named or sized as a flight-recorder dump")
+        return
+    try:
+        found.dumps.append(read_dump(file.read_bytes(), rank=rank, name=str(file)))
+    except UsageError as error:
+        found.skipped.append(error.message)
