@@ -32,6 +32,7 @@ TORCHRUN = 0xFFFFFFFF
 _LAST_WORDS_SECONDS = 1.0  # torchrun's own banner is out 0.4 s after its last rank (measured)
 _LEFTOVER_SECONDS = 2.0
 _HEARSAY_SECONDS = 0.6
+_TERM_SECONDS = 0.3
 _EXIT_CODE = re.compile(rb"exitcode\s*:\s*(-?\d+)\)?\s.*?\(?pid: (\d+)\)")
 _SO_PEERCRED = struct.Struct("3i")
 
@@ -309,16 +310,30 @@ class Job:
         if code is None:
             # torchrun was quicker; it tells the code of a rank that failed within its next turn (0.1 s).
             self._loop.later(_HEARSAY_SECONDS, lambda: self._report(rank, self._codes.get(rank.pid), at))
+        elif code == -signal.SIGTERM and not self._ending:
+            # Slurm tells every process of a step at once: the word to the agent itself may be on its way.
+            self._loop.later(_TERM_SECONDS, lambda: self._report(rank, code, at))
         else:
             self._report(rank, code, at)
 
     def _report(self, rank: Rank, code: Optional[int], at: float) -> None:
-        if code:
+        asked = (
+            rank.pid in self._asked
+            or (code == -signal.SIGTERM and self._ending)
+            or (code == -signal.SIGKILL and self._torchrun_is_dead())
+        )
+        if code and not asked:
             self._failed = True
         tail = rank.streams[1].tail() if rank.streams else []
         self._agent.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
-                          "attempt": rank.attempt, "asked": rank.pid in self._asked, "time": at,
+                          "attempt": rank.attempt, "asked": asked, "time": at,
                           "tail": tail})  # fmt: skip
+
+    def _torchrun_is_dead(self) -> bool:
+        """Its ranks die with it (PDEATHSIG): they are the effect then, not the cause."""
+        assert self._torchrun is not None
+        found = procs.stat(self._torchrun.pid)
+        return found is None or found.state in "ZX"
 
     def _torchrun_ended(self) -> None:
         assert self._torchrun is not None

@@ -4,80 +4,155 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from tests.lab.lab import Lab, Running, wait_for
+from tests.lab.lab import LAUNCHER, Lab, Running, wait_for
+from tests.lab.processes import Process
 
 NVRUN = (sys.executable, "-m", "nvrun")
 RANK = Path(__file__).with_name("rank.py")
 
+Way = Literal["ssh", "rsh", "srun", "sbatch"]
+"""How nvrun reaches its hosts: `srun` from within salloc on the launcher, `sbatch` from a batch script on host a."""
 
-class Started:
-    """A run of rank.py whose ranks are all up."""
 
-    def __init__(self, lab: Lab, running: Running, hosts: Sequence[str], ready: Path) -> None:
-        self.lab, self.running, self.hosts, self.ready = lab, running, hosts, ready
+def command(lab: Lab, way: Way, hosts: Sequence[str], arguments: Sequence[str | Path], place: Path) -> list[str]:
+    """nvrun's command line for these hosts, ready for `lab.run` or `lab.popen`."""
+    slurm = [f"--nodes={len(hosts)}", f"--nodelist={','.join(hosts)}", "--exclusive", "--quiet"]
+    argv = [*NVRUN, *map(str, arguments)]
+    if way == "srun":
+        return ["salloc", *slurm, *argv]
+    if way == "sbatch":
+        script = place / "job.sh"
+        script.write_text(f"#!/bin/sh\nexec {shlex.join(argv)}\n")
+        return ["sbatch", "--wait", *slurm, f"--output={place}/out", f"--error={place}/err", str(script)]
+    reach = ["--hosts", ",".join(hosts), *(["--rsh", lab.rsh] if way == "rsh" else [])]
+    return [*NVRUN, *reach, *map(str, arguments)]
 
-    def alive(self, host: str) -> list[str]:
-        """What of the run lives on a host: argv of its processes, the sshd's own and the launcher left out."""
-        found = []
-        for process in self.lab.processes(host):
-            text = " ".join(process.argv)
-            if "sshd" not in process.argv[0] and text:
-                found.append(text)
+
+def kind(process: Process, agents: Mapping[int, Process]) -> str:
+    """What a process of a run is; "" for what only carries the connection."""
+    text = " ".join(process.argv)
+    if "left-behind" in process.argv:
+        return "daemon"
+    if process.pid in agents:
+        return "supervisor" if process.parent in agents else "keeper"
+    if "torch.distributed.run" in text:
+        return "torchrun"
+    if process.argv[1:3] == ("-m", "nvrun"):
+        return "nvrun"
+    if str(RANK) in process.argv and Path(process.argv[0]).name.startswith("python"):
+        return "rank"
+    if process.argv[0].startswith(("sshd", "slurmstepd")) or not text:
+        return ""
+    return text[:60]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """When what was gone, in seconds after `Job.watch` began."""
+
+    gone: Mapping[str, Mapping[str, float]]
+    """Host -> kind of process -> when the last of them was gone."""
+    nvrun: float
+
+
+@dataclass
+class Job:
+    """A run whose ranks are all up."""
+
+    lab: Lab
+    running: Running
+    hosts: Sequence[str]
+    place: Path
+    way: Way
+    mend: Callable[[], object] = lambda: None
+    """What a fault left to be undone."""
+
+    def processes(self, host: str) -> dict[str, list[Process]]:
+        """What of the run lives on a host, by kind."""
+        living = self.lab.processes(host)
+        agents = {process.pid: process for process in living if "nvrun-agent/boot.py" in " ".join(process.argv)}
+        found: dict[str, list[Process]] = {}
+        for process in living:
+            if name := kind(process, agents):
+                found.setdefault(name, []).append(process)
         return found
 
-    def seconds_until_gone(self, within: float) -> dict[str, float]:
-        """Host -> seconds until nothing of the run lives there."""
+    def nvrun(self) -> Process:
+        where = "a" if self.way == "sbatch" else LAUNCHER
+        return self.processes(where)["nvrun"][0]
+
+    def one(self, host: str, name: str) -> Process:
+        """The only process of a kind there."""
+        (found,) = self.processes(host)[name]
+        return found
+
+    def watch(self, before: Mapping[str, Mapping[str, Sequence[Process]]], within: float) -> Watched:
+        """Until all of `before` and nvrun are gone; AssertionError with what still lives after `within` seconds."""
         started = time.monotonic()
-        gone: dict[str, float] = {}
-        while len(gone) < len(self.hosts):
-            for host in self.hosts:
-                if host not in gone and not self.alive(host):
-                    gone[host] = time.monotonic() - started
-            if time.monotonic() - started > within:
-                left = {host: self.alive(host) for host in self.hosts if host not in gone}
-                raise AssertionError(f"still alive after {within} s: {left}")
-            time.sleep(0.02)
-        return gone
+        left = {(host, name): list(found) for host, kinds in before.items() for name, found in kinds.items()}
+        gone: dict[str, dict[str, float]] = {host: {} for host in before}
+        ended: float | None = None
+        while left or ended is None:
+            now = time.monotonic() - started
+            for (host, name), found in list(left.items()):
+                found[:] = [process for process in found if lives(process.pid)]
+                if not found:
+                    gone[host][name] = now
+                    del left[host, name]
+            if ended is None and self.running.poll() is not None:
+                ended = now
+            if now > within:
+                names = {key: [process.pid for process in found] for key, found in left.items()}
+                raise AssertionError(f"after {within} s: nvrun ended at {ended}, still alive: {names}; gone: {gone}")
+            time.sleep(0.01)
+        for host in self.hosts:  # what was started meanwhile counts as well
+            assert not self.processes(host), f"left on {host}: {self.processes(host)}"
+        return Watched(gone, ended)
+
+    def go(self) -> None:
+        """Ranks that `wait` go on."""
+        (self.place / "ready.go").touch()
 
     def finish(self, timeout: float = 30) -> tuple[int, str, str]:
+        """nvrun's exit code and its output."""
         stdout, stderr = self.running.communicate(timeout=timeout)
+        if self.way == "sbatch":
+            return self.running.returncode, (self.place / "out").read_text(), (self.place / "err").read_text()
         return self.running.returncode, stdout, stderr
 
 
 @contextmanager
 def job(
     lab: Lab,
-    tmp_path: Path,
+    place: Path,
     actions: Sequence[str],
     *,
+    way: Way = "ssh",
     flags: Sequence[str] = (),
     hosts: Sequence[str] = ("a", "b"),
     ranks: int = 2,
-    user: str = "root",
-    env: Mapping[str, str] | None = None,
     **options: Any,
-) -> Iterator[Started]:
-    """Two hosts with two ranks each, all of them past `ready`."""
-    os.chmod(tmp_path, 0o777)
-    ready = tmp_path / "ready"
-    argv = [*NVRUN, "--hosts", ",".join(hosts), "--nproc-per-node", ranks, "--run-dir", tmp_path / "runs", *flags,
-            "--env", f"READY={ready}", RANK, "ready", *actions]  # fmt: skip
-    running = lab.popen(argv, user=user, env={"READY": str(ready), **(env or {})}, **options)
+) -> Iterator[Job]:
+    """nvrun with `ranks` ranks of rank.py on each host, all past their first action, `ready`."""
+    own: list[str | Path] = ["--nproc-per-node", str(ranks), "--run-dir", place / "runs"]
+    arguments = [*own, *flags, "--env", f"READY={place}/ready", RANK, "ready", *actions]
+    running = lab.popen(command(lab, way, hosts, arguments, place), start_new_session=True, **options)
     try:
-        count = len(hosts) * ranks
+        wanted = [place / f"ready.{rank}" for rank in range(len(hosts) * ranks)]
         wait_for(
-            lambda: running.poll() is not None or all((tmp_path / f"ready.{rank}").exists() for rank in range(count)),
-            "all ranks up",
-            timeout=40,
+            lambda: running.poll() is not None or all(path.exists() for path in wanted), "all ranks up", timeout=60
         )
-        yield Started(lab, running, hosts, ready)
+        assert running.poll() is None, f"nvrun ended with {running.returncode}: {running.communicate()}"
+        yield Job(lab, running, hosts, place, way)
     finally:
         if running.poll() is None:
             running.kill()
@@ -87,7 +162,30 @@ def job(
         running.wait()
 
 
-def result(tmp_path: Path) -> dict[str, Any]:
+def result(place: Path) -> dict[str, Any]:
     """result.json of the newest run."""
-    loaded: dict[str, Any] = json.loads((tmp_path / "runs" / "latest" / "result.json").read_text())
+    loaded: dict[str, Any] = json.loads((place / "runs" / "latest" / "result.json").read_text())
     return loaded
+
+
+def lives(pid: int) -> bool:
+    """Not a zombie, not gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] not in "ZX"
+
+
+def signal_group(process: Process, number: int) -> None:
+    """What a terminal does on Ctrl-C: the signal goes to every process of nvrun's group, the lab's nsenter left out."""
+    group = os.getpgid(process.pid)
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            mine = os.getpgid(int(entry.name)) == group and (entry / "comm").read_text().strip() != "nsenter"
+        except OSError:
+            continue
+        if mine:
+            os.kill(int(entry.name), number)

@@ -4,20 +4,26 @@
     deaf             ignore SIGTERM
     checkpoint:S     on SIGTERM work for S seconds, then touch $READY.<rank>.saved and exit 0
     daemon           leave a double-forked daemon with an empty environment behind
+    wait             until the file $READY.go is there
     sleep            for ever
     fail:RANK:CODE   that rank exits with CODE (negative: a signal it sends itself), after a word on stderr
     print:RANK:MB    that rank prints so many MB in lines of 100 bytes
     gush:RANK:MB     that rank writes so many MB to stderr without a newline
-    bytes:RANK       that rank writes all 256 byte values
+    raw:RANK:HEX     that rank writes these bytes to stdout
+    tell:NAME        write sys.argv and that variable to $READY.<rank>.told as JSON
     signals          write each SIGUSR1 and SIGUSR2 to $READY.<rank>.signals
+
+How many seconds a rank took to print or gush it writes to $READY.<rank>.took.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 RANK = int(os.environ["RANK"])
@@ -37,7 +43,7 @@ def daemon() -> None:
     os.wait()
 
 
-def save(seconds: float) -> None:
+def save(seconds: float, number: int, frame: object) -> None:
     time.sleep(seconds)
     mark(".saved")
     os._exit(0)
@@ -46,15 +52,18 @@ def save(seconds: float) -> None:
 def main() -> None:
     for action in sys.argv[1:]:
         name, *values = action.split(":")
-        mine = not values or int(float(values[0])) == RANK
+        mine = values[:1] == [str(RANK)]
         if name == "ready":
             mark()
         elif name == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         elif name == "checkpoint":
-            signal.signal(signal.SIGTERM, lambda number, frame: save(float(values[0])))
+            signal.signal(signal.SIGTERM, partial(save, float(values[0])))
         elif name == "daemon":
             daemon()
+        elif name == "wait":
+            while not Path(os.environ["READY"] + ".go").exists():
+                time.sleep(0.01)
         elif name == "sleep":
             time.sleep(600)
         elif name == "signals":
@@ -68,15 +77,22 @@ def main() -> None:
             sys.exit(code)
         elif name == "print" and mine:
             block = "".join(f"{line:09d} {'x' * 89}\n" for line in range(10_000))
+            started = time.monotonic()
             for _ in range(int(values[1])):
                 sys.stdout.write(block)
+            sys.stdout.flush()
+            mark(".took", str(time.monotonic() - started))
         elif name == "gush" and mine:
+            started = time.monotonic()
             for _ in range(int(values[1])):
-                os.write(2, b"y" * 1_000_000)
-        elif name == "bytes" and mine:
-            os.write(1, bytes(range(256)) + b"\n")
-    while "sleep" in sys.argv:
-        time.sleep(600)
+                sys.stderr.buffer.write(b"y" * 1_000_000)
+            sys.stderr.flush()
+            mark(".took", str(time.monotonic() - started))
+        elif name == "raw" and mine:
+            os.write(1, bytes.fromhex(values[1]))
+        elif name == "tell":
+            mark(".told", json.dumps({"argv": sys.argv, "value": os.environ.get(values[0])}))
+            break
 
 
 if __name__ == "__main__":
