@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -18,19 +20,26 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     78 preflight refused, 124 hang, 128+n for signal n."""
     try:
         command, argv = command_of(argv)
-        invocation = load(argv, environ)
+        if command:
+            from nvrun.commands.line import flags_first, own_flags
+
+            invocation = load(flags_first(command, argv), environ, own_flags(command))
+        else:
+            invocation = load(argv, environ)
         if invocation.version:
             print(f"nvrun {__version__}")
             return 0
         if invocation.help:
-            from nvrun.usage import page
+            from nvrun.usage import command_page, page
 
-            print(page(invocation.help), end="")
+            print(command_page(command) if command else page(invocation.help), end="")
             return 0
         if command:
             said = importlib.import_module(f"nvrun.commands.{command}").run(invocation, environ)
             print(said.text, end="")
             return int(said.exit_code)
+        if invocation.options.dry_run:
+            return main(["plan", *argv], environ)
         if invocation.torchrun.program is None:
             raise UsageError("what shall run? nvrun [flags] train.py [arguments]", hint="nvrun --help")
         for notice in invocation.notices:
@@ -41,6 +50,19 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         if error.hint:
             print(f"nvrun: {error.hint}", file=sys.stderr)
         return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the outermost border: the user gets one line, the file has the rest
+        where = _keep(traceback.format_exc())
+        print(f"nvrun: a fault of nvrun itself: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"nvrun: please report it with {where}", file=sys.stderr)
+        return 70
+
+
+def _keep(text: str) -> str:
+    """Writes a traceback to a file of the user's alone; returns its path."""
+    fd, path = tempfile.mkstemp(prefix="nvrun-fault-", suffix=".txt")
+    with open(fd, "w") as file:
+        file.write(text)
+    return path
 
 
 def command_of(argv: Sequence[str]) -> tuple[str | None, Sequence[str]]:
@@ -54,11 +76,12 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     """hosts -> facts -> checks -> plan -> launch -> observe -> report."""
     import time
 
-    from nvrun import console, job, rundir
+    from nvrun import checks, console, job, preflight, rundir
     from nvrun.fleet.crew import Ended, gathered
     from nvrun.launch import Launch
     from nvrun.placement import place, wishes_of
-    from nvrun.report import text
+    from nvrun.prepare import facts_requests, prepare
+    from nvrun.report import findings, text
 
     started = time.time()
     the_job = job.read(invocation, environ)
@@ -68,12 +91,21 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
         launch = Launch(the_job, crew, folder, writer)
         with suppress(Ended):
             crew.greet()
-            plan = launch.prepare()
-            launch.start(plan)  # torchrun imports torch and its ranks wait at the gate while the checks run
-            facts = launch.facts(plan)
+            # torchrun starts now and imports torch; its ranks wait at the gate while the hosts are looked at.
+            plan = launch.start(prepare(the_job, crew, folder.run_id, folder))
+            facts = crew.facts(facts_requests(the_job, plan))
             placed = place(plan, facts, wishes_of(the_job, facts.values()))
             folder.write("plan.json", rundir.to_json(placed.plan))
             writer.say("\n".join(text.plan_lines(placed.plan, str(folder.path))))
+            if the_job.options.check != "off":
+                job_context = preflight.context(placed.plan, script=the_job.script, args=the_job.args)
+                verdict = preflight.judge(placed, facts, job_context, preflight.reach(crew, placed.plan))
+                decision = checks.apply(verdict, waive=the_job.options.waive, force=the_job.options.force)
+                for line in findings.lines(verdict, waived=decision.waived):
+                    writer.say(f"nvrun: {line.text}")
+                if decision.refused:
+                    crew.end("preflight", decision.exit_code)
+                    raise Ended
             launch.go(placed.plan)
         launch.observe()
         launch.bring_logs()

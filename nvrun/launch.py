@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 from nvrun.console import Writer
-from nvrun.errors import NvrunError, UsageError
-from nvrun.facts import HostFacts
-from nvrun.fleet.crew import HELLO_SECONDS, Crew
+from nvrun.fleet.crew import Crew
 from nvrun.fleet.session import Body
 from nvrun.job import Job
-from nvrun.model import Finding, Host, RankEnd, RunResult
-from nvrun.plan import FIRST_STDERR_LINES, Plan, Site, as_mapping, build, rendezvous, socket_name
+from nvrun.model import Finding, RankEnd, RunResult
+from nvrun.plan import FIRST_STDERR_LINES, Plan, as_mapping, socket_name
+from nvrun.prepare import Prepared
 from nvrun.report.text import ended
 from nvrun.rundir import RunFolder
 
@@ -29,7 +27,7 @@ State = Literal["idle", "running", "done", "gone"]
 
 
 class Launch:
-    """One run on all hosts of a crew: prepared, started, let go, observed, ended."""
+    """One run on all hosts of a crew: started, let go, observed, ended."""
 
     def __init__(self, job: Job, crew: Crew, folder: RunFolder, writer: Writer) -> None:
         self._job, self._crew, self._folder, self._writer = job, crew, folder, writer
@@ -46,41 +44,9 @@ class Launch:
 
     # -- in the order of the pipeline -------------------------------------------------------------------------------
 
-    def prepare(self) -> Plan:
-        """Folders made and the rendezvous port held: the plan as far as torchrun's command lines go."""
-        crew, job = self._crew, self._job
-        prepared = crew.ask({host: self._preparation(host) for host in crew.hosts}, "prepared", HELLO_SECONDS)
-        answers = {host: body for host, (body, _) in prepared.items()}
-        self._private = {host: body["folder"] for host, body in answers.items() if not body["shared"]}
-        addresses = {host: [address for _, address in crew.hello[host]["addresses"]] for host in crew.hosts}
-        master = master_address(addresses[0], [addresses[host] for host in crew.hosts if host])
-        sites = [
-            Site(
-                host=job.hosts[host],
-                ranks=ranks_of(job, job.hosts[host], crew.hello[host]["gpus"]),
-                python=job.options.python or crew.hello[host]["executable"],
-                folder=answers[host]["folder"],
-                forwarded=job.forwarded if job.kinds[host] in ("ssh", "rsh") else (),
-                address=master if host == 0 else nearest_address(addresses[host], master),
-            )
-            for host in crew.hosts
-        ]
-        return build(
-            run_id=self._folder.run_id,
-            args=job.args,
-            sites=sites,
-            cwd=job.cwd,
-            fleet=job.fleet,
-            master_port=answers[0]["port"],
-            env=job.env,
-            defaults=job.defaults,
-            grace=job.options.grace,
-            lost_after=job.lost_after,
-            console=None if job.options.console == "all" else job.options.console,
-        )
-
-    def start(self, plan: Plan) -> None:
+    def start(self, prepared: Prepared) -> Plan:
         """torchrun starts everywhere; its ranks wait at the gate."""
+        plan, self._private = prepared.plan, dict(prepared.private)
         self._gang = plan.restarts == 0 and plan.min_nodes == len(plan.hosts)
         self._min_nodes = plan.min_nodes
         for host in plan.hosts:
@@ -91,10 +57,9 @@ class Launch:
                     "console": "all" if plan.console is None else plan.console,
                     "first_stderr": FIRST_STDERR_LINES}  # fmt: skip
             self._crew.send(body, to=[host.node])
-
-    def facts(self, plan: Plan) -> Mapping[int, HostFacts]:
-        """What every host is like, read in the very chain that runs the job."""
-        return self._crew.facts({host.node: facts_request(self._job, plan, host.node) for host in plan.hosts})
+        if plan.master_port is not None:
+            self._crew.send({"t": "listening", "port": plan.master_port}, to=[0])
+        return plan
 
     def go(self, plan: Plan) -> None:
         """The ranks run."""
@@ -230,67 +195,7 @@ class Launch:
         last = max((end.attempt for end in failed), default=0)
         return min((end for end in failed if end.attempt == last), key=lambda end: end.at or math.inf, default=None)
 
-    def _preparation(self, host: int) -> Body:
-        first, last = self._job.options.port_range
-        wants_port = host == 0 and rendezvous(self._job.args, fleet=self._job.fleet) != "user"
-        return {"t": "prepare", "run": self._folder.run_id, "folder": str(self._folder.path),
-                "token": self._folder.token, "name": self._folder.logs(self._crew.names[host]).name,
-                "ports": list(range(first, last + 1)) if wants_port else None}  # fmt: skip
-
-
-def facts_request(job: Job, plan: Plan, node: int) -> Body:
-    """What one host's agent is asked to look at."""
-    host = plan.hosts[node]
-    return {
-        "host": host.host.name,
-        "python": host.argv[0],
-        "cwd": host.cwd,
-        "script": job.script,
-        "peers": [other.host.name for other in plan.hosts if other.node != node],
-        "env": {**as_mapping(host.defaults), **as_mapping(host.env)},
-        "ports": [plan.master_port] if plan.master_port else [],
-    }
-
 
 def shell_code(code: int) -> int:
     """An exit status as a shell has it: 128+n for signal n."""
     return code if code >= 0 else 128 - code
-
-
-def master_address(addresses: Sequence[str], others: Sequence[Sequence[str]]) -> str:
-    """The address of the first host that the others are to use: the one in whose network they all are, by family and
-    the longest common prefix, the first of equals; for a single host the loopback."""
-    if not others:
-        return "127.0.0.1"
-    if not addresses:
-        raise NvrunError("the first host has no address that others could reach", hint="look there: ip address show")
-
-    def closeness(mine: str) -> int:
-        return min(max((_shared(mine, theirs) for theirs in other), default=-1) for other in others)
-
-    return max(addresses, key=closeness)
-
-
-def nearest_address(addresses: Sequence[str], master: str) -> str:
-    """Of a host's addresses the one nearest to the first host's."""
-    return max(addresses, key=lambda mine: _shared(mine, master), default="127.0.0.1")
-
-
-def _shared(one: str, other: str) -> int:
-    """Leading bits that two addresses share; -1 for different families."""
-    first, second = ipaddress.ip_address(one), ipaddress.ip_address(other)
-    if first.version != second.version:
-        return -1
-    return first.max_prefixlen - (int(first) ^ int(second)).bit_length()
-
-
-def ranks_of(job: Job, host: Host, gpus: int) -> int:
-    """Ranks of one host: its slots, else --nproc-per-node, else (a fleet) one for each visible GPU, at least one."""
-    wanted = job.args.nproc_per_node
-    if host.slots:
-        return host.slots
-    if isinstance(wanted, int) and (job.args.is_set("nproc_per_node") or not job.fleet):
-        return wanted
-    if wanted in ("cpu", "auto") and not gpus:
-        raise UsageError(f"--nproc-per-node {wanted}: {host.name} has no GPU, so give a number")
-    return max(gpus, 1)

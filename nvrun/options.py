@@ -4,6 +4,7 @@ A field `connect_timeout` of `Options` is the flag `--connect-timeout`, the key 
 `NVRUN_CONNECT_TIMEOUT`. Its `Setting` says how its text is read. Pure; imports only what `nvrun --help` needs.
 """
 
+import keyword
 import math
 import re
 import shlex
@@ -45,8 +46,8 @@ class Setting(NamedTuple):
 
 
 def field_of(name: str) -> str:
-    """`connect-timeout` -> `connect_timeout`; `in` -> `in_`."""
-    return "in_" if name == "in" else name.replace("-", "_")
+    """`connect-timeout` -> `connect_timeout`; Python's own words get a line behind: `in` -> `in_`."""
+    return name + "_" if keyword.iskeyword(name) else name.replace("-", "_")
 
 
 def text(value: str) -> str:
@@ -253,6 +254,13 @@ class Options:
     port_range: Annotated[
         tuple[int, int], Setting(_JOB, ports, "FIRST-LAST", "ports for the rendezvous (29500-29599)")
     ] = (29500, 29599)
+    from_: Annotated[
+        str | None,
+        Setting(_HOSTS, text, "FILE", "hosts as `nvrun facts --json` recorded them, instead of real ones", file=True),
+    ] = None
+    show_env: Annotated[
+        bool, Setting(_NCCL, switch, "", "nvrun plan: every variable with who set it; what looks secret is masked")
+    ] = False
     dry_run: Annotated[bool, Setting(_JOB, switch, "", "print what would run, as shell", brief=True)] = False
     json: Annotated[bool, Setting(_JOB, switch, "", "print JSON")] = False
 

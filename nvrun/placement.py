@@ -141,7 +141,7 @@ def _automatic(plan: Plan, facts: Mapping[int, HostFacts], record: bool) -> Mapp
         found[node] = environment.automatic(
             interface=Chosen(value=interface.name, why=interface.why) if interface.name else None,
             hcas=Chosen(value=hca.value.removeprefix("="), why=hca.why) if hca and hca.value else None,
-            recording=Recording(folder=plan.hosts[node].folder) if record else None,
+            recording=Recording(folder=plan.hosts[node].folder) if record and plan.hosts[node].folder else None,
             versions=versions(facts[node]),
         )
     return found

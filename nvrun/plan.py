@@ -65,7 +65,9 @@ class HostPlan(Frozen, frozen=True, kw_only=True):
     cwd: str
     folder: str
     argv: tuple[str, ...]
-    """torchrun, from numactl or the interpreter on."""
+    """torchrun, from the interpreter on, with the shim and the program."""
+    program: tuple[str, ...]
+    """What each rank becomes: the end of `argv`."""
     env: tuple[EnvVar, ...] = ()
     """Variables that nvrun sets for torchrun and all ranks, whatever the host has; forwarded ones are among them."""
     defaults: tuple[EnvVar, ...] = ()
@@ -122,7 +124,7 @@ def program_argv(args: TorchrunArgs, python: str) -> list[str]:
     return [python, "-u", *(["-m"] if args.module else []), args.program, *args.arguments]
 
 
-def host_argv(args: TorchrunArgs, *, python: str, socket: str, log_dir: str) -> tuple[str, ...]:
+def host_argv(args: TorchrunArgs, *, python: str, socket: str, log_dir: str | None) -> tuple[str, ...]:
     """torchrun's command line on one host: always `--no-python --`, the shim, then the program."""
     shim = [python, "-I", "-S", "-c", _SHIM.format(socket=socket)]
     inner = args.replacing(
@@ -170,8 +172,9 @@ def build(
                     node_args,
                     python=site.python,
                     socket=socket_name(run_id, node),
-                    log_dir=f"{site.folder}/torchrun",
+                    log_dir=f"{site.folder}/torchrun" if site.folder else None,
                 ),
+                program=tuple(program_argv(args, site.python)),
                 env=(*site.forwarded, *env, *_own_variables(run_id, sites, node, args, how, grace, fleet)),
                 defaults=(*defaults, *_torchruns_default(site.ranks)),
                 ranks=tuple(RankPlan(rank=first + local, local_rank=local) for local in range(site.ranks)),

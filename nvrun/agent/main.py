@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterator, Optional
 
-from . import folder, keeper, netcheck, procs, tasks, wire
+from . import folder, inspect, keeper, netcheck, procs, tasks, wire
 from .loop import READ, WRITE, Loop
 from .supervise import Job
 
@@ -151,14 +151,17 @@ class Agent:
         self.send({"t": "pong", "time": time.time(), "payload": message.get("payload")})
 
     def on_prepare(self, message: Message) -> None:
-        """The folder for this host's logs and, where `ports` is given, a port that is ours from now on."""
-        mark = "%s.%d" % (message["run"], self.host)
-        os.write(self._mark_fd, mark.encode())
-        self.folder = folder.prepare(message["folder"], message["token"], message["name"], message["run"], self.host)
+        """The folder for this host's logs (none for a plan alone); where `ports` is given, a port that is ours now."""
+        path, shared = "", False
+        if message["folder"]:
+            os.write(self._mark_fd, ("%s.%d" % (message["run"], self.host)).encode())
+            run, where = message["run"], message["folder"]
+            self.folder = folder.prepare(where, message["token"], message["name"], run, self.host)
+            path, shared = self.folder
         port = None
         if message.get("ports"):
             self._held, port = netcheck.hold_port(message["ports"])
-        self.send({"t": "prepared", "folder": self.folder.path, "shared": self.folder.shared, "port": port})
+        self.send({"t": "prepared", "folder": path, "shared": shared, "port": port})
 
     def on_facts(self, message: Message) -> None:
         request = message["request"]
@@ -178,16 +181,28 @@ class Agent:
             self._answer("reach"),
         )
 
+    def on_listen(self, message: Message) -> None:
+        """Listens on the held port itself: a check alone has no torchrun that would."""
+        assert self._held is not None
+        self._held.listen(128)
+        self.send({"t": "listening"})
+
     def on_listening(self, message: Message) -> None:
         """Says when somebody of this host listens on the port that the agent holds."""
 
         def look() -> None:
             if netcheck.listening(message["port"]):
-                self.send({"t": "listening", "port": message["port"]})
+                self.send({"t": "listening"})
             else:
                 self.loop.later(0.02, look)
 
         look()
+
+    def on_inspect(self, message: Message) -> None:
+        """Where the ranks really are: CPUs, memory policy, GPU."""
+        if self.job:
+            pids = self.job.rank_pids()
+            self._tasks.start(lambda: inspect.look(pids), 10.0, self._answer("inspected"))
 
     def on_job(self, message: Message) -> None:
         assert self.folder is not None
@@ -269,7 +284,9 @@ class Agent:
 
 
 def main(into: int, out: int) -> None:
-    mark_fd = keeper.keep(into, out)
-    Agent(into, out, mark_fd).run()
+    agent = Agent(into, out, keeper.keep(into, out))
+    agent.run()
+    if agent.folder and not agent.job:  # made for a job that never started
+        folder.remove(agent.folder)
     sys.stderr.flush()
     os._exit(0)

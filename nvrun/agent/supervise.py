@@ -144,6 +144,10 @@ class Job:
             wanted.add(self._torchrun.pid)
         return wanted
 
+    def rank_pids(self) -> Dict[int, int]:
+        """Local rank -> pid of the ranks that run."""
+        return {rank.local_rank: rank.pid for rank in self._ranks.values() if rank.sock is None}
+
     # -- the gate -------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:

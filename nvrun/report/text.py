@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from nvrun.environment import Resolved, rows
 from nvrun.facts import HostFacts
+from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding, RunResult, worst_first
 from nvrun.plan import Plan
+from nvrun.topology.cpus import format_cpulist
 
 
 def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
@@ -17,6 +21,47 @@ def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
     where = "" if plan.master_addr is None else f", rendezvous {plan.master_addr} port {plan.master_port}"
     yield f"nvrun: {plan.world_size} rank{'s'[: plan.world_size > 1]} on {layout}{more}{where}"
     yield f"nvrun: plan and logs in {folder}"
+
+
+def rank_table(plan: Plan) -> Iterator[str]:
+    """One line a rank: where it runs, on what, and why there."""
+    rows = [("rank", "host", "local", "GPU", "CPUs", "memory", "NICs", "why")]
+    for host in plan.hosts:
+        for rank in host.ranks:
+            binding = rank.binding
+            rows.append(
+                (
+                    str(rank.rank),
+                    host.host.name,
+                    str(rank.local_rank),
+                    "-" if binding is None or binding.gpu_index is None else str(binding.gpu_index),
+                    format_cpulist(binding.cpus) or "all" if binding else "all",
+                    "-" if binding is None or binding.memory_node is None else f"node {binding.memory_node}",
+                    ",".join(binding.nics[:2]) or "-" if binding else "-",
+                    binding.why if binding else "",
+                )
+            )
+    widths = [max(len(row[column]) for row in rows) for column in range(7)]
+    for row in rows:
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[7]]).rstrip()
+
+
+def environment_lines(environments: Mapping[str, Sequence[Resolved]]) -> Iterator[str]:
+    """Each variable with its source and reason, once, or once for each value where hosts differ."""
+    for row in rows(environments):
+        where = f" on {fold(row.hosts)}" if row.hosts else ""
+        yield f"{row.name}={masked(row.name, row.value)}{where}  ({row.source}{': ' + row.why if row.why else ''})"
+        for other in row.overrode:
+            yield f"    instead of {other}"
+
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL|PRIVATE", re.IGNORECASE)
+_SECRET_SHAPE = re.compile(r"(hf_|sk-|ghp_|gho_|AKIA|xox[bp]-|eyJ)[A-Za-z0-9_.-]{8,}|://[^/@:]+:[^/@]+@")
+
+
+def masked(name: str, value: str) -> str:
+    """`***` for what looks like a secret, by its name or by its shape."""
+    return "***" if _SECRET.search(name) or _SECRET_SHAPE.search(value) else value
 
 
 def result_lines(result: RunResult, folder: str) -> Iterator[str]:

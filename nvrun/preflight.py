@@ -1,0 +1,93 @@
+"""Facts, plan and what was tried between hosts -> verdict. Every rule lives in a family of its own; here they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nvrun import checks, environment
+from nvrun.checks.rendezvous import rendezvous
+from nvrun.facts import HostFacts
+from nvrun.fleet.crew import Crew
+from nvrun.fleet.session import Body
+from nvrun.model import Finding, Verdict
+from nvrun.nccl import lint
+from nvrun.placement import Placed
+from nvrun.plan import Plan
+from nvrun.torchrun import TorchrunArgs
+
+REACH_SECONDS = 2.5
+"""A SYN is sent again after 1 s (tcp(7)): silence for longer than two of them is no lost packet."""
+LISTEN_SECONDS = 60.0
+"""torchrun imports torch before it listens; from a cold file server that takes long."""
+
+
+def context(plan: Plan, *, script: str | None, args: TorchrunArgs) -> checks.Job:
+    """The plan as the checks want to know it."""
+    names = [host.host.name for host in plan.hosts]
+    bindings = {host.host.name: [rank.binding for rank in host.ranks if rank.binding] for host in plan.hosts}
+    interfaces = {
+        host.host.name: variable.value
+        for host in plan.hosts
+        for rank in host.ranks[:1]
+        for variable in rank.env
+        if variable.name == "GLOO_SOCKET_IFNAME"
+    }
+    return checks.Job(
+        hosts=tuple(names),
+        ranks={host.host.name: len(host.ranks) for host in plan.hosts},
+        gpus={name: tuple(binding.gpu for binding in bound if binding.gpu) for name, bound in bindings.items()},
+        interfaces=interfaces or None,
+        cpus={name: tuple({cpu for binding in bound for cpu in binding.cpus}) for name, bound in bindings.items()},
+        binds_memory=any(binding.memory for bound in bindings.values() for binding in bound),
+        script=script,
+        cwd=plan.hosts[0].cwd,
+        port=plan.master_port,
+        run_id=plan.run_id,
+        torchrun=args,
+        set_everywhere=frozenset.intersection(
+            *(frozenset(variable.name for variable in host.env) for host in plan.hosts)
+        ),
+    )
+
+
+def reach(crew: Crew, plan: Plan) -> list[Finding]:
+    """Every other host connects to the rendezvous port, once somebody listens there.
+
+    A refusal counts only after the first host's own kernel shows the listener; silence at any time.
+    """
+    others = [host for host in crew.hosts if host]
+    if not others or plan.master_addr is None or plan.master_port is None:
+        return []
+    crew.collect([0], "listening", LISTEN_SECONDS)
+    address, port = plan.master_addr, plan.master_port
+    body: Body = {"t": "reach", "targets": [[address, port]], "timeout": REACH_SECONDS}
+    answers = crew.ask(dict.fromkeys(others, body), "reach", REACH_SECONDS + 5.0)
+    results = {
+        crew.names[host]: answer["trouble"] or answer["result"][f"{address} {port}"]
+        for host, (answer, _) in answers.items()
+    }
+    first = plan.hosts[0].host.name
+    return rendezvous(results, server=first, address=address, port=port, listening=True)
+
+
+def judge(placed: Placed, facts: Mapping[int, HostFacts], job: checks.Job, found: Sequence[Finding]) -> Verdict:
+    """What the checks say of the hosts, lint of their environments, and what was `found` on the way."""
+    fleet = {known.host: known for known in facts.values()}
+    verdict = checks.run(fleet, job)
+    said: list[Finding] = []
+    for host, resolved in placed.environments.items():
+        software = fleet[host].software
+        nccl = software.nccl if software else None
+        said += lint.lint_settings(environment.settings(resolved), nccl=nccl, facts=fleet[host])
+    said += lint.lint_hosts(
+        {
+            host: {each.variable.name: each.variable.value for each in resolved}
+            for host, resolved in placed.environments.items()
+        }
+    )
+    unique = {(finding.code, finding.subject, finding.message): finding for finding in reversed(said)}
+    return Verdict(
+        findings=(*found, *placed.findings, *verdict.findings, *reversed(unique.values())),
+        skipped=verdict.skipped,
+        judged=verdict.judged,
+    )

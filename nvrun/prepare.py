@@ -1,0 +1,151 @@
+"""Crew -> plan: folders made, the rendezvous port held, torchrun's command lines known."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+
+from nvrun.errors import NvrunError, UsageError
+from nvrun.facts import HostFacts
+from nvrun.fleet.crew import HELLO_SECONDS, Crew
+from nvrun.fleet.session import Body
+from nvrun.job import Job
+from nvrun.model import Frozen, Host
+from nvrun.plan import Plan, Site, as_mapping, build, rendezvous
+from nvrun.rundir import RunFolder
+from nvrun.topology.interface import addresses
+
+
+class Prepared(Frozen, frozen=True, kw_only=True):
+    """A plan without bindings yet, and what was made for it on the hosts."""
+
+    plan: Plan
+    private: Mapping[int, str]
+    """Host -> the folder of its own for logs, where it does not share the run's."""
+
+
+def prepare(job: Job, crew: Crew, run_id: str, folder: RunFolder | None) -> Prepared:
+    """The plan as far as torchrun's command lines go. Without a run folder nothing is made on any host."""
+    prepared = crew.ask(
+        {host: _preparation(job, crew, run_id, folder, host) for host in crew.hosts}, "prepared", HELLO_SECONDS
+    )
+    answers = {host: body for host, (body, _) in prepared.items()}
+    known = {host: [address for _, address in crew.hello[host]["addresses"]] for host in crew.hosts}
+    master = master_address(known[0], [known[host] for host in crew.hosts if host])
+    sites = [
+        Site(
+            host=job.hosts[host],
+            ranks=ranks_of(job, job.hosts[host], crew.hello[host]["gpus"]),
+            python=job.options.python or crew.hello[host]["executable"],
+            folder=answers[host]["folder"],
+            forwarded=job.forwarded if job.kinds[host] in ("ssh", "rsh") else (),
+            address=master if host == 0 else nearest_address(known[host], master),
+        )
+        for host in crew.hosts
+    ]
+    plan = _plan(job, run_id, sites, answers[0]["port"])
+    private = {host: body["folder"] for host, body in answers.items() if body["folder"] and not body["shared"]}
+    return Prepared(plan=plan, private=private)
+
+
+def plan_of_facts(job: Job, run_id: str, facts: Sequence[HostFacts]) -> Plan:
+    """The plan for recorded hosts, which are not asked."""
+    known = [addresses(each) for each in facts]
+    master = master_address(known[0], known[1:])
+    sites = [
+        Site(
+            host=Host(name=each.host),
+            ranks=ranks_of(job, Host(name=each.host), len(each.gpus or ())),
+            python=each.software.executable if each.software else "python3",
+            folder="",
+            address=master if node == 0 else nearest_address(known[node], master),
+        )
+        for node, each in enumerate(facts)
+    ]
+    return _plan(job, run_id, sites, job.options.port_range[0])
+
+
+def _plan(job: Job, run_id: str, sites: Sequence[Site], port: int | None) -> Plan:
+    return build(
+        run_id=run_id,
+        args=job.args,
+        sites=sites,
+        cwd=job.cwd,
+        fleet=job.fleet,
+        master_port=port,
+        env=job.env,
+        defaults=job.defaults,
+        grace=job.options.grace,
+        lost_after=job.lost_after,
+        console=None if job.options.console == "all" else job.options.console,
+    )
+
+
+def _preparation(job: Job, crew: Crew, run_id: str, folder: RunFolder | None, host: int) -> Body:
+    first, last = job.options.port_range
+    wants_port = host == 0 and rendezvous(job.args, fleet=job.fleet) != "user"
+    return {
+        "t": "prepare",
+        "run": run_id,
+        "folder": str(folder.path) if folder else None,
+        "token": folder.token if folder else "",
+        "name": folder.logs(crew.names[host]).name if folder else "",
+        "ports": list(range(first, last + 1)) if wants_port else None,
+    }
+
+
+def facts_requests(job: Job, plan: Plan) -> dict[int, Body]:
+    """What every host's agent is asked to look at, in the chain that will run the job."""
+    return {host.node: _facts_request(job, plan, host.node) for host in plan.hosts}
+
+
+def _facts_request(job: Job, plan: Plan, node: int) -> Body:
+    host = plan.hosts[node]
+    return {
+        "host": host.host.name,
+        "python": host.argv[0],
+        "cwd": host.cwd,
+        "script": job.script,
+        "peers": [other.host.name for other in plan.hosts if other.node != node],
+        "env": {**as_mapping(host.defaults), **as_mapping(host.env)},
+        "ports": [plan.master_port] if plan.master_port else [],
+    }
+
+
+def master_address(addresses: Sequence[str], others: Sequence[Sequence[str]]) -> str:
+    """The address of the first host that the others are to use: the one in whose network they all are, by family and
+    the longest common prefix, the first of equals; for a single host the loopback."""
+    if not others:
+        return "127.0.0.1"
+    if not addresses:
+        raise NvrunError("the first host has no address that others could reach", hint="look there: ip address show")
+
+    def closeness(mine: str) -> int:
+        return min(max((_shared(mine, theirs) for theirs in other), default=-1) for other in others)
+
+    return max(addresses, key=closeness)
+
+
+def nearest_address(addresses: Sequence[str], master: str) -> str:
+    """Of a host's addresses the one nearest to the first host's."""
+    return max(addresses, key=lambda mine: _shared(mine, master), default="127.0.0.1")
+
+
+def _shared(one: str, other: str) -> int:
+    """Leading bits that two addresses share; -1 for different families."""
+    first, second = ipaddress.ip_address(one), ipaddress.ip_address(other)
+    if first.version != second.version:
+        return -1
+    return first.max_prefixlen - (int(first) ^ int(second)).bit_length()
+
+
+def ranks_of(job: Job, host: Host, gpus: int) -> int:
+    """Ranks of one host: its slots, else --nproc-per-node, else (a fleet) one for each visible GPU, at least one."""
+    wanted = job.args.nproc_per_node
+    if host.slots:
+        return host.slots
+    if isinstance(wanted, int) and (job.args.is_set("nproc_per_node") or not job.fleet):
+        return wanted
+    if wanted in ("cpu", "auto") and not gpus:
+        raise UsageError(f"--nproc-per-node {wanted}: {host.name} has no GPU, so give a number")
+    return max(gpus, 1)

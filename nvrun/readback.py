@@ -1,0 +1,54 @@
+"""What the plan said against where the ranks are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nvrun.model import Finding, Severity
+from nvrun.plan import HostPlan, RankPlan
+from nvrun.topology.cpus import format_cpulist, parse_cpulist
+
+_POLICY = {"preferred": "prefer", "strict": "bind", "local": "local"}
+
+
+def differences(host: HostPlan, seen: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """One finding for each thing that is not where the plan put it. `seen` is nvrun.agent.inspect's answer; what could
+    not be read there is passed over."""
+    for rank in host.ranks:
+        there = seen.get(str(rank.local_rank))
+        if there and rank.binding:
+            yield from _of_rank(host, rank, there)
+
+
+def all_on_gpus(host: HostPlan, seen: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether every rank that is to have a GPU uses one by now."""
+    return all(
+        seen.get(str(rank.local_rank), {}).get("gpus") != [] for rank in host.ranks if rank.binding and rank.binding.gpu
+    )
+
+
+def _of_rank(host: HostPlan, rank: RankPlan, there: Mapping[str, Any]) -> Iterator[Finding]:
+    binding = rank.binding
+    assert binding is not None
+    if binding.cpus and there["cpus"] is not None and parse_cpulist(there["cpus"]) != binding.cpus:
+        yield _found(host, rank, "rank-cpus-differ", "CPUs", there["cpus"], format_cpulist(binding.cpus))
+    wanted = f"{_POLICY[binding.memory]}:{binding.memory_node}" if binding.memory in ("preferred", "strict") else ""
+    policy = (there["policy"] or "").replace("prefer (many)", "prefer")
+    if wanted and rank.prefix and policy and policy != wanted:
+        yield _found(host, rank, "rank-memory-differs", "memory policy", policy, wanted)
+    if binding.gpu and there["gpus"] and binding.gpu not in there["gpus"]:
+        yield _found(host, rank, "rank-gpu-differs", "GPU", ", ".join(there["gpus"]), binding.gpu)
+
+
+def _found(host: HostPlan, rank: RankPlan, code: str, what: str, observed: str, expected: str) -> Finding:
+    return Finding(
+        code=code,
+        severity=Severity.WARNING,
+        host=host.host.name,
+        subject=f"rank {rank.rank}",
+        message=f"rank {rank.rank} on {host.host.name}: its {what} is {observed}, the plan said {expected}",
+        observed=observed,
+        expected=expected,
+        remedy="does the script choose a device or bind itself? --bind none leaves it all to the script",
+    )

@@ -1,0 +1,45 @@
+"""A plan as shell that can be pasted on its hosts: torchrun as nvrun would start it, without nvrun. Pure.
+
+No value that the user gave is printed: such a variable is demanded (`: "${NAME:?}"`), so that no secret shows.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from nvrun.environment import is_nvruns
+from nvrun.plan import HostPlan, Plan, RankPlan
+
+
+def script(plan: Plan) -> str:
+    """One block for each host. All blocks are to be started within torchrun's rendezvous timeout."""
+    return "\n".join("\n".join(_host(host)) + "\n" for host in plan.hosts)
+
+
+def _host(host: HostPlan) -> Iterator[str]:
+    yield f"# {host.host.name} (node {host.node})"
+    yield f"cd {shlex.quote(host.cwd)}"
+    shared = host.ranks[0].env if host.ranks else ()
+    for variable in host.defaults:
+        yield f'[ -n "${{{variable.name}+set}}" ] || export {variable.name}={shlex.quote(variable.value)}'
+    for variable in (*host.env, *shared):
+        if variable.source.startswith("nvrun") or is_nvruns(variable):
+            yield f"export {variable.name}={shlex.quote(variable.value)}  # {variable.why or variable.source}"
+        else:
+            yield f': "${{{variable.name}:?}}"; export {variable.name}  # {variable.source}'
+    yield shlex.join(_argv(host))
+
+
+def _argv(host: HostPlan) -> list[str]:
+    """torchrun's command line with the binding of each rank in place of nvrun's shim."""
+    separator = host.argv.index("--")
+    head = list(host.argv[:separator])
+    if any(rank.prefix for rank in host.ranks):
+        return [*head, "--", "bash", "-c", _case(host.ranks), "nvrun", *host.program]
+    return [*head, "--", *host.program]
+
+
+def _case(ranks: Sequence[RankPlan]) -> str:
+    arms = " ".join(f'{rank.local_rank}) exec {shlex.join(rank.prefix)} "$@";;' for rank in ranks if rank.prefix)
+    return f'case $LOCAL_RANK in {arms} *) exec "$@";; esac'
