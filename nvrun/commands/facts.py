@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
 from nvrun import facts, job
 from nvrun.commands import Said
+from nvrun.commands.reach import crew_of
 from nvrun.config import Invocation
 from nvrun.facts import HostFacts
-from nvrun.fleet.crew import Crew, Ended, gathered
+from nvrun.fleet.crew import Crew
 from nvrun.report import text
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     the_job = job.read(invocation, environ)
-    with gathered(the_job, environ, say=lambda line: print(line, file=sys.stderr), show=lambda line: None) as crew:
-        try:
-            crew.greet()
-            known = of_crew(crew, the_job)
-        except Ended:
-            assert crew.ending is not None
-            lines = [*text.finding_lines(crew.findings), *([crew.ending.message] if crew.ending.message else [])]
-            print("\n".join(lines), file=sys.stderr)
-            return Said("", crew.ending.exit_code)
+    with crew_of(the_job, environ) as crew:
+        crew.greet()
+        known = of_crew(crew, the_job)
     if invocation.options.json:
         return Said(facts.to_json(list(known.values())).decode() + "\n")
     return Said("\n".join(line for each in known.values() for line in text.facts_lines(each)) + "\n")
