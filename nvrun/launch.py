@@ -106,6 +106,7 @@ class Launch:
         """How it went, as known now."""
         crew, ending = self._crew, self._crew.ending
         assert ending is not None
+        self._writer.flush()
         return RunResult(
             run_id=self._folder.run_id,
             ended_by=ending.by,

@@ -74,7 +74,9 @@ class RunFolder:
         self._open[host] = open(path, "wb")  # noqa: SIM115 - closed by end_file
 
     def append(self, host: int, data: bytes) -> None:
-        self._open[host].write(data)
+        """Bytes of the file that `host` announced; without one they belong nowhere and are dropped."""
+        if host in self._open:
+            self._open[host].write(data)
 
     def end_file(self, host: int) -> None:
         if host in self._open:

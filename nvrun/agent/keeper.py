@@ -32,6 +32,10 @@ def keep(into: int, out: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     _, status = os.waitpid(pid, 0)
-    mark = os.read(mark_read, 4096).decode()
+    os.set_blocking(mark_read, False)  # a child that could not be killed may hold the other end
+    try:
+        mark = os.read(mark_read, 4096).decode()
+    except BlockingIOError:
+        mark = ""
     procs.sweep(mark or "none", os.getpid())
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

@@ -152,15 +152,20 @@ class Agent:
 
     def on_prepare(self, message: Message) -> None:
         """The folder for this host's logs (none for a plan alone); where `ports` is given, a port that is ours now."""
-        path, shared = "", False
-        if message["folder"]:
-            os.write(self._mark_fd, ("%s.%d" % (message["run"], self.host)).encode())
-            run, where = message["run"], message["folder"]
-            self.folder = folder.prepare(where, message["token"], message["name"], run, self.host)
-            path, shared = self.folder
-        port = None
-        if message.get("ports"):
-            self._held, port = netcheck.hold_port(message["ports"])
+        path, shared, port = "", False, None
+        trouble = "host-no-folder"
+        try:
+            if message["folder"]:
+                os.write(self._mark_fd, ("%s.%d" % (message["run"], self.host)).encode())
+                run, where = message["run"], message["folder"]
+                self.folder = folder.prepare(where, message["token"], message["name"], run, self.host)
+                path, shared = self.folder
+            trouble = "ports-taken"
+            if message.get("ports"):
+                self._held, port = netcheck.hold_port(message["ports"])
+        except OSError as error:
+            self.send({"t": "cannot", "code": trouble, "why": str(error)})
+            return
         self.send({"t": "prepared", "folder": path, "shared": shared, "port": port})
 
     def on_facts(self, message: Message) -> None:

@@ -36,16 +36,14 @@ class Lines:
                 self.cut_bytes += len(line)
                 self._skip = False
                 continue
-            yield _visible(line), False
+            yield self._cut(_visible(line)), False
         if self._skip:
             self.cut_bytes += len(rest)
             rest = b""
         elif len(rest) > LINE_BYTES:
-            if b"\r" in rest[:LINE_BYTES]:  # a progress bar that runs for hours without a newline
-                rest = rest[rest.rindex(b"\r", 0, len(rest) - 1) :]
-            else:
-                yield _visible(rest[:LINE_BYTES]), False
-                self.cut_bytes += len(rest) - LINE_BYTES
+            rest = rest[max(0, rest.rfind(b"\r", 0, len(rest) - 1)) :]  # a progress bar that runs for hours
+            if len(rest) > LINE_BYTES:
+                yield self._cut(rest), False
                 rest, self._skip = b"", True
         elif b"\r" in rest and self._clock() - self._shown >= PROGRESS_SECONDS:
             text = _visible(rest)
@@ -58,6 +56,10 @@ class Lines:
         if self._rest and not self._skip:
             yield _visible(self._rest), False
         self._rest = b""
+
+    def _cut(self, line: bytes) -> bytes:
+        self.cut_bytes += max(0, len(line) - LINE_BYTES)
+        return line[:LINE_BYTES]
 
 
 def _visible(line: bytes) -> bytes:
@@ -97,9 +99,9 @@ class Stream:
         return True
 
     def drain(self) -> None:
-        """Reads what is there now, without waiting for more."""
-        before = -1
-        while not self.closed and before != self.read_bytes:
+        """Reads what is in the pipe now; not for ever, where a child of the rank that outlives it goes on writing."""
+        before, limit = -1, self.read_bytes + 2 * _PIPE_BYTES
+        while not self.closed and before != self.read_bytes < limit:
             before = self.read_bytes
             self.pump()
 

@@ -83,7 +83,7 @@ class Reader:
         """Yields host, stream and payload; the chunks of a file one by one, everything else whole."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        if len(self._rest) > FRAME_BYTES and not self._rest.startswith(STX):
+        if len(self._rest) > FRAME_BYTES:  # no frame is that long
             self._note(self._rest)
             self._rest = b""
         for line in lines:

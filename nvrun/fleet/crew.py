@@ -23,6 +23,10 @@ FACTS_SECONDS = 40.0
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which the user is told whom nvrun no longer hears."""
 _STOPPED_SECONDS = 5.0
+_REMEDIES = {
+    "host-no-folder": "remove what lies there, or let TMPDIR name another place on that host",
+    "ports-taken": "--port-range FIRST-LAST names others; ss -ltnp on that host shows who has them",
+}
 
 
 class Ending(Frozen, frozen=True, kw_only=True):
@@ -169,6 +173,8 @@ class Crew:
         elif kind == "refused":
             trouble = f"{self.names[host]}: {body['why']}"
             self._unreachable(host, Unreachable(trouble, code="host-old-python", hint="--python PATH names another"))
+        elif kind == "cannot":
+            self._refuse(host, body["code"], body["why"])
         elif kind == "failed":
             self.end("internal", 70, f"{self.names[host]}: {body['at']}: {body['why']}")
         elif self.listener:
@@ -216,6 +222,20 @@ class Crew:
                 remedy=trouble.hint,
             )
         )
+
+    def _refuse(self, host: int, code: str, why: str) -> None:
+        """A host that answers but cannot take part: nothing is launched."""
+        message = f"{self.names[host]}: {why}"
+        self.findings.append(
+            Finding(
+                code=code,
+                severity=Severity.FATAL,
+                message=message,
+                host=self.names[host],
+                remedy=_REMEDIES.get(code, ""),
+            )
+        )
+        self.end("preflight", 78)
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
