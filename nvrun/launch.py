@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from nvrun import readback
 from nvrun.console import Writer
 from nvrun.fleet.crew import Crew
 from nvrun.fleet.session import Body
@@ -20,6 +21,11 @@ from nvrun.rundir import RunFolder
 
 _LAST_SECONDS = 15.0
 """After the grace has passed, what a host may still take for its sweep and its last words."""
+_SETTLED_SECONDS = 1.5
+"""After its shim let go, a rank has long become its program."""
+_AGAIN_SECONDS = 10.0
+_INSPECTIONS = 30
+"""How often a host's ranks are looked at until each has touched its GPU: five minutes of imports and loading."""
 _FETCH_SECONDS = 60.0
 """Without a byte for so long, fetching a host's logs is given up."""
 
@@ -40,6 +46,12 @@ class Launch:
         self._min_nodes = len(crew.hosts)
         self._dropped: Counter[str] = Counter()
         self._fetched_at: dict[int, float] = {}
+        self._plan: Plan | None = None
+        """What the ranks were let go with."""
+        self._inspect_at: dict[int, float] = {}
+        """Host -> when to read back where its ranks are."""
+        self._inspections: Counter[int] = Counter()
+        self._found: dict[tuple[str, str], Finding] = {}
         crew.listener = self
 
     # -- in the order of the pipeline -------------------------------------------------------------------------------
@@ -63,6 +75,7 @@ class Launch:
 
     def go(self, plan: Plan) -> None:
         """The ranks run."""
+        self._plan = plan
         for host in plan.hosts:
             ranks = {
                 str(rank.local_rank): {"set": as_mapping(rank.env), "prefix": rank.prefix, "cpus": rank.cpus}
@@ -75,6 +88,7 @@ class Launch:
         crew = self._crew
         while "running" in self._states.values() and crew.ending is None:
             crew.pump(math.inf)
+            self._inspect()
         deadline = time.monotonic() + self._job.options.grace + _LAST_SECONDS
         while "running" in self._states.values() and time.monotonic() < deadline:
             crew.pump(deadline)
@@ -116,7 +130,7 @@ class Launch:
             ranks=tuple(sorted(self._ends, key=lambda end: (end.rank, end.attempt))),
             first_failure=self._first_failure() if ending.by == "rank" else None,
             message=ending.message,
-            findings=(*findings, *crew.findings),
+            findings=(*findings, *crew.findings, *self._found.values()),
             console_dropped=self._dropped + Counter(self._writer.dropped),
             not_fetched=tuple(f"{crew.names[host]}:{path}" for host, path in sorted(self._private.items())),
         )
@@ -125,7 +139,11 @@ class Launch:
 
     def message(self, host: int, body: Body) -> None:
         kind = body["t"]
-        if kind == "end":
+        if kind == "rank":
+            self._inspect_at[host] = time.monotonic() + _SETTLED_SECONDS
+        elif kind == "inspected":
+            self._read_back(host, body["result"] or {})
+        elif kind == "end":
             self._rank_ended(host, body)
         elif kind == "done":
             self._host_done(host, body)
@@ -145,6 +163,25 @@ class Launch:
         if before == "done" or (before == "running" and self._goes_on_without(host, why)):
             return
         self._crew.end("lost", 69, f"lost {self._crew.names[host]}: {why}")
+
+    def _inspect(self) -> None:
+        now = time.monotonic()
+        for host in [host for host, at in self._inspect_at.items() if at <= now]:
+            del self._inspect_at[host]
+            self._crew.send({"t": "inspect"}, to=[host])
+
+    def _read_back(self, host: int, seen: Mapping[str, Body]) -> None:
+        """Where ranks are not where the plan put them is said once; a rank without a GPU yet is looked at again."""
+        if self._plan is None:
+            return
+        there = self._plan.hosts[host]
+        for finding in readback.differences(there, seen):
+            if (finding.code, finding.subject) not in self._found:
+                self._found[finding.code, finding.subject] = finding
+                self._crew.say(f"nvrun: {finding.message}")
+        self._inspections[host] += 1
+        if not readback.all_on_gpus(there, seen) and self._inspections[host] < _INSPECTIONS:
+            self._inspect_at[host] = time.monotonic() + _AGAIN_SECONDS
 
     def _rank_ended(self, host: int, body: Body) -> None:
         end = RankEnd(

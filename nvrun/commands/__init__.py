@@ -43,7 +43,10 @@ REACH = (
 """Settings that say which hosts are meant and how they are reached."""
 
 COMMANDS: dict[str, Command] = {
-    "check": Command("look at the hosts and judge them, without running anything"),
+    "check": Command(
+        "look at the hosts and judge them, without running anything",
+        flags=(Flag("--list", "", "all checks and the findings they can have"),),
+    ),
     "plan": Command("what would run: ranks, bindings, variables"),
     "facts": Command("what the hosts are like, as JSON or in short"),
     "hosts": Command("which hosts, which mode, and why"),
