@@ -44,7 +44,7 @@ class BannerReader:
             if "Failures:" in line or "Root Cause (first observed failure)" in line:
                 self._open, self._root = True, "Root Cause" in line
                 return True
-            if found := _AGENT.search(line):
+            if "(exitcode" in line and (found := _AGENT.search(line)):
                 self.failures.append(Failure(int(found["code"]), pid=int(found["pid"]), lines=(line,)))
                 return True
             return False

@@ -38,8 +38,17 @@ def diagnose(
         _add(groups, match, {})
     if first is not None:
         _add(groups, _end_match(first, groups.values()), {})
+    _explain_exits(groups.values())
     ordered = sorted(groups.values(), key=lambda group: _order(group, first))
     return [_finding(group) for group in ordered]
+
+
+def _explain_exits(groups: Iterable[_Group]) -> None:
+    """An exit code says least: where the rank's log tells of a wait or of a peer that left, it follows from that."""
+    told = [g for g in groups if g.match.stage in (Stage.TIMEOUT, Stage.CONSEQUENCE) and g.match.code != "taken-down"]
+    for group in groups:
+        if group.match.code == "script-failed" and any(not other.ranks or other.ranks & group.ranks for other in told):
+            group.match = replace(group.match, stage=Stage.CONSEQUENCE)
 
 
 def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:

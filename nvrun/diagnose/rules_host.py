@@ -231,6 +231,14 @@ HOST_RULES: tuple[Rule, ...] = (
         pattern=r"exitcode ? ?:? -9\b|[Ss]ignal 9\b|SIGKILL|(?:^|[:\d\])>] *)Killed(?:  |$)|exit code 137",
     ),
     rule(
+        "script-failed",
+        Stage.SYMPTOM,
+        ("returned non-zero exit status", "terminated with exit code"),
+        "A process ended with an exit code, which does not say why",
+        "Its own stderr has the traceback",
+        0.4,
+    ),
+    rule(
         "bus-error",
         Stage.SYMPTOM,
         ("Bus error", "SIGBUS"),

@@ -11,10 +11,6 @@ _NO_SPACE = "Start the container with --shm-size=8g or --ipc=host, or enlarge it
 _ONE_INTERFACE = (
     "Name on each host an interface that reaches the others: NCCL_SOCKET_IFNAME==eth0 (`ip -br addr` lists)"
 )
-_MEMLOCK = (
-    "Raise the limit where the job is started: LimitMEMLOCK=infinity in the systemd unit (slurmd, sshd, docker), "
-    "--ulimit memlock=-1 for a container; `ulimit -l` must say unlimited"
-)
 _FABRIC_MANAGER = (
     "systemctl status nvidia-fabricmanager; its version must equal the driver's; in a container expose "
     "/dev/nvidia-caps; NCCL_NVLS_ENABLE=0 lets the job run without NVLink SHARP"
@@ -100,6 +96,23 @@ NCCL_RULES: tuple[Rule, ...] = (
         pattern=r"rank (?P<rank>\d+) of \d+ ranks has already checked in",
     ),
     rule(
+        "topology-differs",
+        Stage.SETUP,
+        ("does not contain rank", "does not loop back to start"),
+        "The ranks do not agree on the topology: hosts see another number of GPUs or NICs, or NCCL_* variables differ",
+        "Compare nvidia-smi, `rdma link` and the NCCL_* variables between the hosts",
+        0.65,
+    ),
+    rule(
+        "nccl-value-invalid",
+        Stage.SETUP,
+        ("Invalid NCCL_", "XML topology file", "XML graph file", "Could not open XML"),
+        "A variable of NCCL has a value that it refuses: {text}",
+        "Correct or unset it",
+        0.9,
+        pattern=r"(?P<text>Invalid NCCL_.*|[^:]*XML .*)",
+    ),
+    rule(
         "foreign-connection",
         Stage.SETUP,
         ("wrong magic", "magic mismatch", "wrong socket type", "unexpected magic", "received unexpected rank"),
@@ -107,127 +120,6 @@ NCCL_RULES: tuple[Rule, ...] = (
         "Give each job its own rendezvous id and port range; find the other process with `ss -tnp`",
         0.7,
         pattern=r"NCCL WARN",
-    ),
-    # InfiniBand and RoCE
-    rule(
-        "roce-gid-wrong",
-        Stage.SETUP,
-        "ibv_modify_qp",
-        "The RoCE GID index is wrong: the entry does not exist, or the peer has another type at it",
-        "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and later choose it); before that find the RoCE v2 IPv4 entry "
-        "with show_gids",
-        0.85,
-        pattern=r"ibv_modify_qp failed with (?:error )?(?:22|61|Invalid argument|No data available)\b",
-    ),
-    rule(
-        "rdma-no-path",
-        Stage.NETWORK,
-        "ibv_modify_qp",
-        "No RDMA path to the peer: rails that are not connected with each other, or no ARP answer on a RoCE network",
-        "NCCL_CROSS_NIC=0 where rails are separate; ping from NIC to NIC by address (`ping -I`); check VLAN and subnet",
-        0.7,
-        pattern=r"ibv_modify_qp failed with (?:error )?(?:110|Connection timed out|113|No route)",
-    ),
-    rule(
-        "memlock-limit",
-        Stage.HOST,
-        ("ibv_", "NET/OFI"),
-        "Memory could not be pinned for RDMA: the locked-memory limit (ulimit -l) of the job is too small",
-        _MEMLOCK,
-        0.9,
-        pattern=r"(?:ibv_reg_\w*mr\w*|ibv_create_\w+|ibv_alloc_pd|fi_mr_reg\w*)\b"
-        r".*(?:Cannot allocate memory|\b12\b|ENOMEM)",
-    ),
-    rule(
-        "gpu-memory-not-registered",
-        Stage.HOST,
-        "ibv_reg_",
-        "The NIC could not register GPU memory: nvidia_peermem is not loaded or DMA-BUF does not work here",
-        "modprobe nvidia_peermem on this host; NCCL_NET_GDR_LEVEL=LOC to run without GPUDirect RDMA until then",
-        0.75,
-        pattern=r"ibv_reg_\w*mr\w* failed",
-    ),
-    rule(
-        "mixed-link-layers",
-        Stage.SETUP,
-        ("incompatible devices", "device is incompatible"),
-        "InfiniBand and RoCE ports are mixed between the ranks",
-        "List the ports of one kind on every host: NCCL_IB_HCA==mlx5_0,mlx5_1,...",
-        0.9,
-    ),
-    rule(
-        "rdma-device-closed",
-        Stage.HOST,
-        ("Unable to open device", "Could not open device", "Failed to open device"),
-        "An RDMA device cannot be opened: /dev/infiniband is missing in the container, or its permissions forbid it",
-        "Pass --device=/dev/infiniband (Kubernetes: the RDMA device plugin) and check permissions of uverbs*",
-        0.85,
-        pattern=r"(?:NET/IB|NCCL WARN|ibv|mlx)",
-    ),
-    rule(
-        "link-down",
-        Stage.HARDWARE,
-        ("async fatal event", "async event", "Got async event"),
-        "The link of an RDMA port failed or flaps ({event}): cable, transceiver or switch port",
-        "ibstat and the switch's counters (link_downed, symbol errors); reseat or replace the cable of that port",
-        0.9,
-        pattern=r"(?P<event>port error|link down|local catastrophic error|device fatal|fatal event[^.]*)",
-        subject="{event}",
-    ),
-    rule(
-        "gid-table-changed",
-        Stage.SETUP,
-        ("GID table change", "gid table change"),
-        "The GID table changed while the job ran: an interface lost or got an address (DHCP, netplan, bond)",
-        "Keep addresses fixed during jobs and leave NCCL_IB_GID_INDEX unset",
-        0.7,
-    ),
-    rule(
-        "rdma-no-answer",
-        Stage.NETWORK,
-        ("Got completion", "error 12", "IBV_WC_RETRY_EXC", "vendor err 129"),
-        "A peer stopped answering over RDMA (status 12, retries used up): wrong RoCE GID or priority, a link or NIC on "
-        "another fabric, or the peer died",
-        "Look whether that peer died first; then unset NCCL_IB_GID_INDEX on 2.21+, check cabling of the named HCA and "
-        "that all NICs of NCCL_IB_HCA are on one fabric",
-        0.7,
-        pattern=r"(?:error |status=)(?:IBV_WC_RETRY_EXC_ERR\()?12\b|IBV_WC_RETRY_EXC|vendor err 129",
-    ),
-    rule(
-        "rdma-flushed",
-        Stage.CONSEQUENCE,
-        ("Got completion", "IBV_WC_WR_FLUSH"),
-        "Requests were flushed (status 5) because the queue had already failed: look at the first error before it",
-        "",
-        0.9,
-        pattern=r"(?:error |status=)(?:IBV_WC_WR_FLUSH_ERR\()?5\b|IBV_WC_WR_FLUSH",
-    ),
-    rule(
-        "rdma-memory-protection",
-        Stage.HOST,
-        "Got completion",
-        "The NIC was refused access to memory (status {status}): GPUDirect RDMA is broken by ACS, IOMMU or peermem",
-        "Try NCCL_NET_GDR_LEVEL=LOC; if that works: turn ACS off on the PCIe switches, iommu=pt, reload nvidia_peermem",
-        0.75,
-        pattern=r"(?:error |status=)(?:IBV_WC_\w+\()?(?P<status>4|9|10|11)\b",
-    ),
-    rule(
-        "rdma-length",
-        Stage.PROGRAM,
-        "Got completion",
-        "A message was longer than its buffer (status 1): ranks disagree on sizes, or the MTU differs between hosts",
-        _COMPARE + "; compare active_mtu of the ports",
-        0.6,
-        pattern=r"(?:error |status=)(?:IBV_WC_LOC_LEN_ERR\()?1\b",
-    ),
-    rule(
-        "rdma-receiver-not-ready",
-        Stage.NETWORK,
-        "Got completion",
-        "The peer did not take messages in time (status 13): it is overloaded, stopped or died",
-        "Look at the peer's own log and state first",
-        0.6,
-        pattern=r"(?:error |status=)(?:IBV_WC_RNR_RETRY_EXC_ERR\()?13\b",
     ),
     # memory and devices
     rule(
@@ -288,6 +180,24 @@ NCCL_RULES: tuple[Rule, ...] = (
         0.9,
     ),
     rule(
+        "p2p-unusable",
+        Stage.HOST,
+        ("transport/p2p.cc", "cudaIpcOpenMemHandle", "cudaIpcGetMemHandle"),
+        "Memory of one GPU could not be mapped for another: containers of one host that share neither IPC nor devices, "
+        "or IOMMU and ACS",
+        "--ipc=host and all GPUs in each container; NCCL_P2P_DISABLE=1 shows whether it is that",
+        0.65,
+        pattern=r"NCCL WARN Cuda failure(?!.*(?:out of memory|illegal|ECC))|cudaIpc\w+.*(?:fail|error)",
+    ),
+    rule(
+        "iommu",
+        Stage.HOST,
+        ('Missing "iommu=pt"',),
+        "The IOMMU translates between the GPUs (iommu=pt is missing): traffic between them is slow or hangs",
+        "Boot the kernel with iommu=pt (or turn the IOMMU off)",
+        0.6,
+    ),
+    rule(
         "no-transport",
         Stage.SETUP,
         ("No transport found for rank", "Could not find any local path", "Could not find a path for pattern"),
@@ -336,6 +246,22 @@ NCCL_RULES: tuple[Rule, ...] = (
         "version or variable on one of them",
         _COMPARE,
         0.85,
+    ),
+    rule(
+        "nccl-call-wrong",
+        Stage.PROGRAM,
+        (
+            "invalid root",
+            "invalid type",
+            "invalid reduction",
+            "is not a valid pointer",
+            "with NCCL device",
+            "Invalid rank",
+        ),
+        "A call to NCCL has a wrong argument: {text}",
+        "Check the tensor's device (torch.cuda.set_device(LOCAL_RANK) first), root and rank of that call",
+        0.85,
+        pattern=r"NCCL WARN (?P<text>.*)",
     ),
     # out of GPU memory inside NCCL
     rule(

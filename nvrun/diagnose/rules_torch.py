@@ -1,4 +1,4 @@
-"""What torch.distributed, torchrun, gloo and the data loader say.
+"""What torch.distributed, gloo and the data loader say once the ranks run.
 
 Rank numbers: `[rank16]:` at the start of a line is the global rank, `[Rank 0]` later in it the rank within the process
 group, so only the first is taken as a rank.
@@ -12,139 +12,8 @@ _FIND_MISSING = (
     "Find the rank that did not come: one that failed before (its own log), or one on another path (checkpoint, "
     "evaluation, uneven batches); the flight recorder's dumps name it"
 )
-_RESOLVE = "Use a numeric address for the endpoint, or add the name to /etc/hosts of every host (`getent hosts NAME`)"
 
 TORCH_RULES: tuple[Rule, ...] = (
-    # rendezvous and ports
-    rule(
-        "address-in-use",
-        Stage.SETUP,
-        ("Address already in use", "EADDRINUSE", "address already in use"),
-        "The port is taken ({port}): by another job or by one that was never ended, or torchrun and the script "
-        "both listen on it",
-        "ss -ltnp 'sport = :29500' shows who has it; end it, or give --rdzv-endpoint / --master-port another port",
-        0.95,
-        pattern=r"(?:bind to (?:\[?[^\s\]]*\]?:)(?P<port>\d+)\b|ddress already in use|EADDRINUSE)",
-    ),
-    rule(
-        "address-in-use",
-        Stage.SETUP,
-        "has failed to listen on any local network address",
-        "The rendezvous port cannot be opened on this host: it is taken, or the address is not this host's",
-        "ss -ltnp shows who has it; end it, or give --rdzv-endpoint / --master-port another port",
-        0.8,
-    ),
-    rule(
-        "reverse-lookup-failed",
-        Stage.NOTE,
-        ("The hostname of the client socket cannot be retrieved",),
-        "A peer's address has no name in DNS; harmless, the connection goes on",
-        "",
-        0.95,
-    ),
-    rule(
-        "no-ipv6",
-        Stage.NOTE,
-        ("gai error: -5", "gai error: -9", "Address family not supported by protocol"),
-        "A name has no IPv6 address, or this host has no IPv6; harmless, IPv4 is used",
-        "",
-        0.8,
-    ),
-    rule(
-        "name-unresolvable",
-        Stage.SETUP,
-        ("Name or service not known", "name resolution", "gai error", "getaddrinfo", "nodename nor servname", "esolve"),
-        "A host name cannot be resolved here",
-        _RESOLVE,
-        0.9,
-        pattern=r"Name or service not known|failure in name resolution|gai error: -[23]\b|nodename nor servname"
-        r"|getaddrinfo.*fail|(?:annot|ould not|ailed to) resolve (?:host|address|MASTER_ADDR|\S+:\d)",
-    ),
-    rule(
-        "no-route",
-        Stage.NETWORK,
-        "client socket has failed to connect",
-        "The rendezvous store on {peer} cannot be reached (no route): wrong interface or name, or a firewall "
-        "that rejects",
-        "Use the numeric address of a network all hosts share as endpoint; check /etc/hosts and `ip route get ADDRESS`",
-        0.8,
-        pattern=r"connect to (?P<peer>\S+).*errno: (?:113|101)\b",
-    ),
-    rule(
-        "store-unreachable",
-        Stage.NETWORK,
-        ("client socket has timed out", "client socket timed out", "client socket has failed to connect"),
-        "The rendezvous store was not reached: nobody listens at the endpoint (rank 0's host not started, or "
-        "not recognised as "
-        "the endpoint's host), or a firewall or a wrong name lies between",
-        "Start the endpoint's host first and give its numeric address; from another host: nc -vz ADDRESS PORT",
-        0.8,
-        # a refusal is only a warning ([W) as long as it is tried again
-        pattern=r"timed out|^(?!.*\[W).*errno: (?:110|111)\b",
-    ),
-    rule(
-        "ranks-missing-at-start",
-        Stage.NETWORK,
-        ("clients joined", "waiting for clients"),
-        "Not all hosts joined in time ({joined}): one was not started, cannot reach the endpoint, or got "
-        "another --nnodes",
-        "Look at the log of the hosts that are missing; --nnodes, --rdzv-id and the endpoint must be equal everywhere",
-        0.8,
-        pattern=r"(?P<joined>\d+/\d+) clients joined|waiting for clients",
-    ),
-    rule(
-        "rendezvous-closed",
-        Stage.SYMPTOM,
-        ("RendezvousClosedError", "rendezvous is closed", "RendezvousGracefulExitError"),
-        "The rendezvous is already closed: an earlier attempt failed for good, and late hosts cannot join it any more",
-        "Start all hosts again with a new --rdzv-id",
-        0.7,
-    ),
-    rule(
-        "rendezvous-lost",
-        Stage.NETWORK,
-        ("RendezvousConnectionError", "RendezvousTimeoutError", "The connection to the C10d store has failed"),
-        "The rendezvous could not be reached or was lost: nobody hosts it, its host ended, or a firewall lies between",
-        "Check that one host is the endpoint (numeric address, is_host) and still runs; then test its port "
-        "from the others",
-        0.7,
-    ),
-    rule(
-        "torchrun-arguments",
-        Stage.SETUP,
-        ("error: unrecognized arguments", "error: the following arguments are required", "error: argument -"),
-        "A command line was not understood: {text}",
-        "Check spelling and missing blanks between flags",
-        0.95,
-        pattern=r"(?P<text>error: (?:unrecognized|the following|argument).*)",
-    ),
-    rule(
-        "script-missing",
-        Stage.SETUP,
-        ("can't open file", "No such file or directory: '"),
-        "A file is not on this host: {file}",
-        "Check the working directory and that the file lies on a path all hosts share",
-        0.85,
-        pattern=r"(?:can't open file|No such file or directory:) (?P<file>'[^']*')",
-    ),
-    rule(
-        "module-missing",
-        Stage.SETUP,
-        ("No module named", "ModuleNotFoundError"),
-        "Python does not find the module {module}: another environment than the one you meant is active on this host",
-        "Compare `which python` and the environment between the hosts; --setup or --python choose it",
-        0.9,
-        pattern=r"No module named (?P<module>'?[\w.]+'?)",
-    ),
-    rule(
-        "library-missing",
-        Stage.SETUP,
-        ("cannot open shared object file", "undefined symbol", "GLIBC", "version `"),
-        "A shared library is missing or of another version: {text}",
-        "ldd on the library named; look for a second CUDA, NCCL or libstdc++ in LD_LIBRARY_PATH",
-        0.9,
-        pattern=r"(?P<text>\S+: (?:cannot open shared object|undefined symbol).*|\S*: version `[^']+' not found.*)",
-    ),
     # collectives
     rule(
         "ranks-disagree",
@@ -287,6 +156,7 @@ TORCH_RULES: tuple[Rule, ...] = (
             "recvVector failed",
             'check the "should dump" flag',
             "TCPStore is available",
+            "Stop_waiting response is expected",
         ),
         "The store of rank 0 was gone: its process had ended before",
         "",
@@ -311,6 +181,9 @@ TORCH_RULES: tuple[Rule, ...] = (
         Stage.CONSEQUENCE,
         (
             "taking the entire process down",
+            "Some NCCL operations have failed",
+            "NCCL communicator was aborted",
+            "eceived a dump signal",
             "corrupted/incomplete data",
             "closing signal SIGTERM",
             "death signal, shutting down",
@@ -341,6 +214,6 @@ TORCH_RULES: tuple[Rule, ...] = (
         "A process crashed in native code (segmentation fault)",
         "The stack above (PYTHONFAULTHANDLER=1 prints it) names the module; look for mixed library versions",
         0.8,
-        pattern=r"Segmentation fault|segfault at|(?:signal|Signal|got) .*SIGSEGV|SIGSEGV\) (?:received|was)",
+        pattern=r"Segmentation fault|segfault at|(?:[Ss]ignal|got) .*SIGSEGV|Signals\.SIGSEGV|SIGSEGV\) received",
     ),
 )

@@ -14,17 +14,31 @@ from nvrun.diagnose.rule import Rule, Sieve, Stage
 from nvrun.diagnose.rules_cuda import CUDA_RULES
 from nvrun.diagnose.rules_host import HOST_RULES
 from nvrun.diagnose.rules_nccl import NCCL_LAST_RULES, NCCL_RULES
+from nvrun.diagnose.rules_rdma import RDMA_RULES
+from nvrun.diagnose.rules_start import START_RULES
 from nvrun.diagnose.rules_torch import TORCH_RULES
 from nvrun.diagnose.xid import read_sxid, read_xid
 from nvrun.model import Severity
 from nvrun.nccl.log_line import clean, cut_lines, read_record, text
 
-RULES: tuple[Rule, ...] = (*NCCL_RULES, *CUDA_RULES, *TORCH_RULES, *HOST_RULES, *NCCL_LAST_RULES)
+RULES: tuple[Rule, ...] = (
+    *RDMA_RULES,
+    *NCCL_RULES,
+    *CUDA_RULES,
+    *START_RULES,
+    *TORCH_RULES,
+    *HOST_RULES,
+    *NCCL_LAST_RULES,
+)
 """All rows in the order they are tried; the first that matches a line speaks for it."""
 
 _MARKS = ("Xid (", "Failures:", "Root Cause (first", "failed (exitcode: ", START, *CHAIN)
 """What else is looked for in lines: Xids, torchrun's banner, tracebacks."""
 
+_LAUNCHERS = frozenset(
+    {"ChildFailedError", "SystemExit", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
+)
+"""Exceptions of a launcher about another process, whose own words count."""
 _RANK = re.compile(r"\[rank(\d+)\]")
 _LONGEST_EVIDENCE = 400
 
@@ -155,7 +169,7 @@ def _exceptions(chains: list[list[PythonError]], source: Source, ruled: set[str]
     one_writer = source.rank is not None or bool(chains and _RANK.search(chains[0][0].line))
     for chain in chains[-1:] if one_writer else chains:
         first = chain[0]
-        if any(error.line in ruled or error.name in ("ChildFailedError", "SystemExit") for error in chain):
+        if any(error.line in ruled or error.name in _LAUNCHERS for error in chain):
             continue
         rank = _RANK.search(first.line)
         interrupted = first.name == "KeyboardInterrupt"
@@ -175,29 +189,28 @@ def _exceptions(chains: list[list[PythonError]], source: Source, ruled: set[str]
 
 
 def _failures(failures: list[Failure], source: Source) -> Iterator[Match]:
-    """torchrun's banner, told as what it is: an order of observation, and an exit status."""
-    for failure in failures[:1]:
-        ending = decode(failure.status)
-        together = sum(other.time == failure.time for other in failures if failure.time)
-        who = "A rank" if failure.rank is None else f"Rank {failure.rank}"
-        where = f" on {failure.host}" if failure.host else ""
-        order = (
-            f"; {together} ranks failed in the same second, so being named first tells nothing: all failed alike"
-            if together > 1
-            else ""
-        )
-        yield Match(
-            code=ending.code,
-            stage=ending.stage,
-            message=f"{who}{where} ended with {ending.text}: {ending.meaning}{order}",
-            remedy=ending.remedy,
-            confidence=ending.confidence,
-            host=failure.host or source.host,
-            rank=failure.rank,
-            at=moment(failure.time or (failure.lines[0] if failure.lines else "")),
-            evidence=_shorten(failure.lines),
-            source=source.name,
-        )
+    """torchrun's banner. It notes times in seconds, so among those of one second the status that says most is taken."""
+    if not failures:
+        return
+    together = [other for other in failures if other.time == failures[0].time and other.time] or failures[:1]
+    failure = min(together, key=lambda other: decode(other.status).stage)
+    ending = decode(failure.status)
+    who = "A rank" if failure.rank is None else f"Rank {failure.rank}"
+    where = f" on {failure.host}" if failure.host else ""
+    alike = len(together) > 1 and len({other.status for other in together}) == 1
+    order = f"; so did {len(together) - 1} other(s) in the same second: which was first is not known" if alike else ""
+    yield Match(
+        code=ending.code,
+        stage=ending.stage,
+        message=f"{who}{where} ended with {ending.text}{order}: {ending.meaning}",
+        remedy=ending.remedy,
+        confidence=ending.confidence,
+        host=failure.host or source.host,
+        rank=failure.rank,
+        at=moment(failure.time or (failure.lines[0] if failure.lines else "")),
+        evidence=_shorten(failure.lines),
+        source=source.name,
+    )
 
 
 def _shorten(lines: Iterable[str]) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def read_xid(line: str) -> XidEvent | None:
     text = found["text"] or ""
     stage = xid.stage
     # NVLink 5 (144 to 150) and 154 say in words how bad it is.
-    if re.search(r"\bNon-?fatal\b|Recovery Action: None|\(None\)", text, re.IGNORECASE):
+    if re.search(r"\bNon-?fatal\b|\bto 0x0 \(None\)", text, re.IGNORECASE):
         stage = Stage.NOTE
     return XidEvent(xid, found["pci"].removeprefix("PCI:").lower() or "unknown", text, stage)
 

@@ -166,10 +166,27 @@ def test_moments(line: str, second: float | None) -> None:
 def test_ranks_that_fail_in_one_second_are_not_ranked() -> None:
     (finding,) = diagnose([Source("torchrun", banner(1, second=1))])
     assert finding.code == "script-failed"
-    assert "2 ranks failed in the same second" in finding.message
+    assert "1 other(s) in the same second: which was first is not known" in finding.message
     (finding,) = diagnose([Source("torchrun", banner(1, second=5))])
     assert "same second" not in finding.message
     assert (finding.host, finding.subject) == ("gpu01", "rank 2")
+
+
+def test_of_one_second_the_status_that_says_most_is_taken() -> None:
+    (finding,) = diagnose([Source("torchrun", banner(-6, second=1))])
+    assert (finding.code, finding.subject) == ("script-failed", "rank 3")
+    (finding,) = diagnose([Source("torchrun", banner(-11, second=1))])
+    assert (finding.code, finding.subject) == ("segfault", "rank 2")
+
+
+def test_an_exit_code_follows_from_the_time_out_of_the_same_rank() -> None:
+    timed_out = "RuntimeError: [/src/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete"
+    lines = ["Traceback (most recent call last):", '  File "/home/u/a.py", line 1, in f', timed_out]
+    findings = diagnose([Source("r2", lines, rank=2), Source("torchrun", banner(1))])
+    assert codes(findings) == ["gloo-timeout", "script-failed"]
+    # another rank's time-out does not explain it
+    findings = diagnose([Source("r0", lines, rank=0), Source("torchrun", banner(1))])
+    assert codes(findings) == ["script-failed", "gloo-timeout"]
 
 
 @pytest.mark.parametrize(

@@ -79,3 +79,12 @@ def test_nvswitch_errors() -> None:
 def test_the_table_has_each_code_once() -> None:
     assert len(XIDS) > 40
     assert all(xid.meaning and xid.action.value for xid in XIDS.values())
+
+
+@pytest.mark.parametrize(
+    ("action", "stage"), [("0x1 (GPU Reset Required)", Stage.HARDWARE), ("0x0 (None)", Stage.NOTE)]
+)
+def test_a_changed_recovery_action_is_read(action: str, stage: Stage) -> None:
+    event = read_xid(f"NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to {action}")
+    assert event is not None
+    assert event.stage is stage
