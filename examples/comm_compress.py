@@ -5,7 +5,7 @@
 plain      fp32 all-reduce.
 fp16/bf16  half the bytes; bf16 keeps fp32's range (fp16 overflows above 65504), and 8 bits of the fraction.
 powersgd   sends two thin matrices in place of a gradient (rank 1 here), and adds what was lost to the next step's
-           gradient. The first --start steps are plain.
+           gradient. The first --plain-steps are plain.
 It pays where gradients are the bottleneck: over Ethernet, or a model with many parameters and little compute. Over
 NVLink it rarely does: packing costs more than the bytes. The loss is not that of plain training: watch it.
 """
@@ -42,11 +42,11 @@ def counted_bytes() -> Iterator[list[int]]:
         dist.all_reduce = original
 
 
-def register(model: DistributedDataParallel, hook: str, start: int) -> None:
+def register(model: DistributedDataParallel, hook: str, plain_steps: int) -> None:
     """Give the model this way to reduce its gradients."""
     if hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(
-            dist.group.WORLD, matrix_approximation_rank=1, start_powerSGD_iter=start, min_compression_rate=2
+            dist.group.WORLD, matrix_approximation_rank=1, start_powerSGD_iter=plain_steps, min_compression_rate=2
         )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         return
@@ -62,7 +62,7 @@ def train(hook: str, args: argparse.Namespace, device: torch.device) -> tuple[in
     """Bytes all-reduced by this rank, the last loss averaged over the ranks, and seconds a step."""
     torch.manual_seed(0)
     model = DistributedDataParallel(Transformer(dim=args.dim, layers=args.layers).to(device))
-    register(model, hook, args.start)
+    register(model, hook, args.plain_steps)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
 
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hooks", nargs="+", default=["plain", "fp16", "bf16", "powersgd"])
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--start", type=int, default=5, help="plain steps before PowerSGD begins (at least 2)")
+    parser.add_argument("--plain-steps", type=int, default=5, help="steps before PowerSGD begins (at least 2)")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)

@@ -1,6 +1,6 @@
 """An all-reduce in steps: reduce inside each node, all-reduce between nodes, spread inside each node again.
 
-    nvrun --hosts a,b examples/hierarchical_allreduce.py --between bf16
+    nvrun --hosts a,b examples/hierarchical_allreduce.py
     nvrun --nproc-per-node 4 examples/hierarchical_allreduce.py --pretend-nodes 2     to try it on one machine
 
 nvrun tells each rank its node (NVRUN_NODE_RANK, NVRUN_NODES) and how many ranks each node has
@@ -154,55 +154,51 @@ def gradient(rows: int, device: torch.device) -> torch.Tensor:
     return whole.flatten().to(device)
 
 
+def median(work: Callable[[], object], repeat: int, device: torch.device) -> float:
+    """Seconds; all ranks begin together, and the first time, which connects, does not count."""
+    times = []
+    for _ in range(repeat + 1):
+        dist.barrier()
+        times.append(seconds(work, device))
+    return statistics.median(times[1:])
+
+
 def compare(args: argparse.Namespace, device: torch.device) -> None:
-    """Print time, bandwidth and bytes of the flat all-reduce and of the one in steps, and their difference."""
+    """Print time, bandwidth and bytes of the flat all-reduce and of each in steps, and their difference."""
     place = layout(args.pretend_nodes)
     rows = max(1, int(args.mb * 1e6) // (4 * COLUMNS * place.shards)) * place.shards
-    between = {"fp32": fp32, "bf16": bf16, "powersgd": PowerSGD(args.rank)}[args.between]
-    steps = Hierarchy(place, between)
     source = gradient(rows, device)
     size = 4 * source.numel()
     world, nodes = dist.get_world_size(), len(place.nodes)
     say(f"{nodes} nodes of {', '.join(str(len(ranks)) for ranks in place.nodes)} ranks, {size / 1e6:.1f} MB")
 
-    flat, stepped, sent = source.clone(), source.clone(), 0
-
-    def run_flat() -> None:
-        dist.all_reduce(flat.copy_(source))
-
-    def run_steps() -> None:
-        nonlocal sent
-        sent = steps.all_reduce(stepped.copy_(source))
-
-    def median(work: Callable[[], None]) -> float:
-        times = []
-        for _ in range(args.repeat + 1):
-            dist.barrier()
-            times.append(seconds(work, device))
-        return statistics.median(times[1:])  # the first one connects
-
     # Ring all-reduce of S bytes over n: each sends 2(n-1)/n S. Flat, one such stream leaves each node.
     ring = 2 * (world - 1) / world * size
-    flat_seconds, step_seconds = median(run_flat), median(run_steps)
-    across = torch.tensor(float(sent), device=device)
-    dist.all_reduce(across)
-    leg = 2 * (nodes - 1) / nodes * across.item() / nodes
     local = len(place.nodes[place.node])
-    inside = 2 * (local - 1) / local * size
-    error = (stepped - flat).norm() / flat.norm()
+    say(f"inside a node each rank sends {2 * (local - 1) / local * size / 1e6:.2f} MB in the steps")
 
     def line(name: str, took: float, node_bytes: float) -> str:
         bus = ring / took / 1e9
-        return f"{name:9} {1e3 * took:8.2f} ms {bus:7.2f} GB/s bus, a node sends {node_bytes / 1e6:.2f} MB"
+        return f"{name:14} {1e3 * took:8.2f} ms {bus:7.2f} GB/s bus, a node sends {node_bytes / 1e6:5.2f} MB"
 
-    say(line("flat", flat_seconds, ring if nodes > 1 else 0.0))
-    say(f"{line('in steps', step_seconds, leg)} ({args.between}), each rank {inside / 1e6:.2f} MB inside")
-    say(f"relative error of the steps: {error.item():.2e}")
+    flat = source.clone()
+    took = median(lambda: dist.all_reduce(flat.copy_(source)), args.repeat, device)
+    say(line("flat", took, ring if nodes > 1 else 0.0))
+    for name in args.between:
+        steps = Hierarchy(place, {"fp32": fp32, "bf16": bf16, "powersgd": PowerSGD(args.rank)}[name])
+        stepped = source.clone()
+        sent = torch.tensor(float(steps.all_reduce(stepped)), device=device)
+        dist.all_reduce(sent)
+        error = (stepped - flat).norm() / flat.norm()
+        took = median(lambda: steps.all_reduce(stepped.copy_(source)), args.repeat, device)  # noqa: B023
+        leg = 2 * (nodes - 1) / nodes * sent.item() / nodes
+        say(f"{line(f'steps, {name}', took, leg)}, relative error {error.item():.1e}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--between", choices=["fp32", "bf16", "powersgd"], default="fp32", help="the leg between nodes")
+    legs = ["fp32", "bf16", "powersgd"]
+    parser.add_argument("--between", nargs="+", choices=legs, default=legs, help="how the leg between nodes is sent")
     parser.add_argument("--rank", type=int, default=4, help="PowerSGD's rank")
     parser.add_argument("--mb", type=float, default=4.0, help="size of the buffer in MB of fp32")
     parser.add_argument("--repeat", type=int, default=5)

@@ -107,29 +107,30 @@ def rate(step: int, warmup: int, steps: int, scale: float) -> float:
     return scale * (steps - step) / max(1, steps - warmup)
 
 
-def train(args: argparse.Namespace, device: torch.device) -> float:
-    """Train and return the last loss, averaged over the ranks."""
+def train(name: str, args: argparse.Namespace, device: torch.device) -> tuple[float, float]:
+    """Train and return the first and the last loss, averaged over the ranks."""
+    lr = args.lr or DEFAULT_RATE[name]
     global_batch = args.batch_size * dist.get_world_size()
     scale = global_batch / args.base_batch
-    say(f"global batch {global_batch}: base rate {args.lr:g} x {scale:g}, {args.warmup} steps of warm-up")
+    say(f"{name}: global batch {global_batch}, base rate {lr:g} x {scale:g}, {args.warmup} steps of warm-up")
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
     teacher = torch.randn(32, 10, device=device)
     model = DistributedDataParallel(net.to(device))
-    chosen = optimizer(args.optimizer, model.parameters(), args.lr)
+    chosen = optimizer(name, model.parameters(), lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(chosen, lambda step: rate(step, args.warmup, args.steps, scale))
     torch.manual_seed(1 + dist.get_rank())
-    first = None
-    for _ in range(args.steps):
+    first = 0.0
+    for step in range(args.steps):
         points = torch.randn(args.batch_size, 32).to(device)
         loss = nn.functional.cross_entropy(model(points), (points @ teacher).argmax(1))
         chosen.zero_grad()
         loss.backward()
         chosen.step()
         schedule.step()
-        first = first if first is not None else mean_over_ranks(loss)
-    say(f"first loss {first:.5f}")
-    return mean_over_ranks(loss)
+        if step == 0:
+            first = mean_over_ranks(loss)
+    return first, mean_over_ranks(loss)
 
 
 DEFAULT_RATE = {"sgd": 0.01, "lars": 1.0, "lamb": 0.002}
@@ -137,16 +138,17 @@ DEFAULT_RATE = {"sgd": 0.01, "lars": 1.0, "lamb": 0.002}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--optimizer", choices=list(DEFAULT_RATE), default="sgd")
+    parser.add_argument("--optimizer", nargs="+", choices=list(DEFAULT_RATE), default=list(DEFAULT_RATE))
     parser.add_argument("--lr", type=float, help=f"rate for the base batch (default: {DEFAULT_RATE})")
     parser.add_argument("--base-batch", type=int, default=256, help="global batch for which that rate was found")
     parser.add_argument("--batch-size", type=int, default=512, help="per rank")
     parser.add_argument("--warmup", type=int, default=20, help="steps")
     parser.add_argument("--steps", type=int, default=100)
     args = parser.parse_args()
-    args.lr = args.lr or DEFAULT_RATE[args.optimizer]
     with process_group() as device:
-        say(f"{args.optimizer}: loss={train(args, device):.5f}")
+        for name in args.optimizer:
+            first, last = train(name, args, device)
+            say(f"{name}: first loss {first:.5f}, loss={last:.5f}")
 
 
 if __name__ == "__main__":

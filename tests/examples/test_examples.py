@@ -87,12 +87,10 @@ def test_switches_of_ddp_leave_the_loss_alone(launch: Launch) -> None:
     plain = losses(launch("ddp_overlap.py", *size))
     tuned = launch("ddp_overlap.py", *size, "--no-sync", "--bucket-view", "--keep-buffers", "--bucket-mb", 0.1)
     assert losses(tuned) == pytest.approx(plain, rel=1e-3)
-    static = launch("ddp_overlap.py", *size, "--static-graph", "--bucket-view")
-    assert losses(static) == pytest.approx(plain, rel=1e-3)
 
 
 def test_compression_sends_less_and_still_learns(launch: Launch) -> None:
-    output = launch("comm_compress.py", "--steps", 12, "--start", 2)
+    output = launch("comm_compress.py", "--steps", 12, "--plain-steps", 2)
     share = {hook: int(part) for hook, part in re.findall(r"(\w+) +[\d.]+ +(\d+)% +[\d.]+  loss=", output)}
     loss = dict(zip(share, losses(output), strict=True))
     assert share["plain"] == 100
@@ -104,23 +102,23 @@ def test_compression_sends_less_and_still_learns(launch: Launch) -> None:
 
 
 def test_all_reduce_in_steps_over_nodes_of_different_size(launch: Launch) -> None:
+    """Flat, then with the leg between nodes in fp32, bf16 and PowerSGD."""
     output = launch("hierarchical_allreduce.py", "--pretend-nodes", 2, "--mb", 1, ranks=3)
     assert "2 nodes of 2, 1 ranks" in output
-    assert number(r"relative error of the steps: (\S+)", output) < 1e-6
-
-
-@pytest.mark.parametrize(("between", "error", "share"), [("bf16", 4e-3, 0.5), ("powersgd", 1e-2, 0.1)])
-def test_the_leg_between_nodes_is_sent_smaller(launch: Launch, between: str, error: float, share: float) -> None:
-    output = launch("hierarchical_allreduce.py", "--pretend-nodes", 2, "--mb", 1, "--between", between)
-    flat, steps = map(float, re.findall(r"a node sends ([\d.]+) MB", output))
-    assert steps <= share * flat
-    assert 0 < number(r"relative error of the steps: (\S+)", output) < error
+    flat, fp32, bf16, powersgd = map(float, re.findall(r"a node sends +([\d.]+) MB", output))
+    assert fp32 <= flat
+    assert bf16 == pytest.approx(fp32 / 2, rel=0.05)
+    assert powersgd < fp32 / 10
+    exact, rounded, approximate = map(float, re.findall(r"relative error (\S+)", output))
+    assert exact < 1e-6
+    assert 1e-5 < rounded < 4e-3
+    assert 1e-5 < approximate < 1e-2
 
 
 def test_an_all_reduce_in_steps_knows_its_nodes_from_nvrun(launch: Launch) -> None:
-    output = launch("hierarchical_allreduce.py", "--mb", 1)
+    output = launch("hierarchical_allreduce.py", "--mb", 1, "--between", "fp32")
     assert "1 nodes of 2 ranks" in output
-    assert number(r"relative error of the steps: (\S+)", output) < 1e-6
+    assert number(r"relative error (\S+)", output) < 1e-6
 
 
 def test_mixed_precision_ends_near_fp32(launch: Launch) -> None:
@@ -194,11 +192,13 @@ def test_the_communication_bound_model_runs(launch: Launch) -> None:
     assert number(r"images_per_second=([\d.]+)", output) > 0
 
 
-@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
-def test_layer_wise_rates_learn(launch: Launch, optimizer: str) -> None:
-    output = launch("large_batch.py", "--optimizer", optimizer, "--steps", 60)
-    assert "global batch 1024: " in output
-    assert losses(output)[0] < 0.8 * number(r"first loss ([\d.]+)", output)
+def test_each_optimizer_for_large_batches_learns(launch: Launch) -> None:
+    output = launch("large_batch.py", "--steps", 60)
+    assert output.count("global batch 1024, ") == 3
+    firsts = [float(text) for text in re.findall(r"first loss ([\d.]+)", output)]
+    assert len(firsts) == 3
+    for first, last in zip(firsts, losses(output), strict=True):
+        assert last < 0.8 * first
 
 
 def test_experts_on_two_ranks_equal_one_rank_with_all_of_them(launch: Launch) -> None:
