@@ -34,9 +34,14 @@ def prepare(run_folder: str, token: str, name: str, run_id: str, node: int) -> F
     return Folder(_private(run_id, node), False)
 
 
+def place() -> str:
+    """`${TMPDIR:-/tmp}/nvrun-UID`, whether it is there or not."""
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", "nvrun-%d" % os.getuid())
+
+
 def base() -> str:
-    """`${TMPDIR:-/tmp}/nvrun-UID`, made if need be, refused if it is not this user's alone."""
-    path = os.path.join(os.environ.get("TMPDIR") or "/tmp", "nvrun-%d" % os.getuid())
+    """`place`, made if need be, refused if it is not this user's alone."""
+    path = place()
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     found = os.lstat(path)

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterator, Optional
 
-from . import folder, inspect, keeper, netcheck, procs, tasks, wire
+from . import folder, inspect, keeper, netcheck, procs, remains, tasks, wire
 from .loop import READ, WRITE, Loop
 from .supervise import Job
 
@@ -160,6 +160,8 @@ class Agent:
                 run, where = message["run"], message["folder"]
                 self.folder = folder.prepare(where, message["token"], message["name"], run, self.host)
                 path, shared = self.folder
+            if not shared:
+                remains.hold(path)
             trouble = "ports-taken"
             if message.get("ports"):
                 self._held, port = netcheck.hold_port(message["ports"])
@@ -231,6 +233,15 @@ class Agent:
         assert self.folder is not None
         self._source = self._files(self.folder)
         self._flush()
+
+    def on_sweep(self, message: Message) -> None:
+        """Ends what carries a run's mark, whoever started it: its own launcher is gone."""
+        grace = message["grace"]
+        self._tasks.start(lambda: remains.end(message["run"], grace), grace + 10.0, self._answer("swept"))
+
+    def on_clean(self, message: Message) -> None:
+        """Ends orphans and removes folders of runs that are over; only tells of them where `dry`."""
+        self._tasks.start(lambda: remains.clean(message["dry"]), message["deadline"], self._answer("cleaned"))
 
     def on_remove(self, message: Message) -> None:
         if self.folder:

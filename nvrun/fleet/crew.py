@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,14 +12,16 @@ from typing import Protocol
 
 import msgspec
 
+from nvrun.checks.unreachable import from_unreachable
 from nvrun.facts import SECTIONS, HostFacts, decode
-from nvrun.fleet import routes
+from nvrun.fleet import routes, trouble
 from nvrun.fleet.link import Unreachable
 from nvrun.fleet.session import Body, Console, Event, Session
+from nvrun.fleet.start import Start, interpreters
 from nvrun.job import Job
-from nvrun.model import EndedBy, Finding, Frozen, Severity
+from nvrun.model import EndedBy, Finding, Frozen
 
-HELLO_SECONDS = 20.0
+PONG_SECONDS = 20.0
 FACTS_SECONDS = 40.0
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which the user is told whom nvrun no longer hears."""
@@ -52,7 +55,7 @@ class Listener(Protocol):
 class Crew:
     """One agent a host, by node rank."""
 
-    def __init__(self, job: Job, session: Session, say: Callable[[str], None]) -> None:
+    def __init__(self, job: Job, session: Session, start: Start, say: Callable[[str], None]) -> None:
         self.names = [host.name for host in job.hosts]
         self.hosts = range(len(self.names))
         self.hello: dict[int, Body] = {}
@@ -67,6 +70,10 @@ class Crew:
         self.send = session.send
         self._job = job
         self._session = session
+        self._start = start
+        self._stages: dict[int, tuple[trouble.Stage, float]] = dict.fromkeys(
+            self.hosts, ("connecting", time.monotonic())
+        )
         self._answers: dict[tuple[int, str], tuple[Body, float]] = {}
         self._signals = 0
         self._silent: set[int] = set()
@@ -74,22 +81,25 @@ class Crew:
 
     def greet(self) -> None:
         """Every host's agent has spoken, and its clock is measured. Ended where one cannot be reached."""
-        waiting = set(self.hosts)
-        deadline = time.monotonic() + self._job.options.connect_timeout + HELLO_SECONDS
-        while waiting and time.monotonic() < deadline and self.ending is None:
-            self.pump(deadline)
-            waiting -= set(self.hello) | self.gone
-        for host in waiting if self.ending is None else ():
-            trouble = f"{self.names[host]}: connected, but its agent said nothing for {HELLO_SECONDS:g} s"
-            remedy = "a login script that waits, a full process table, or an MTU black hole on the way there"
-            self._unreachable(host, Unreachable(trouble, code="host-no-agent", hint=remedy))
+        while self.ending is None and (waiting := set(self.hosts) - set(self.hello) - self.gone):
+            now = time.monotonic()
+            deadlines = {host: self._deadline(host) for host in waiting}
+            for host in (host for host, deadline in deadlines.items() if deadline <= now):
+                stage, began = self._stages[host]
+                said = self._session.said(host)
+                self._unreachable(host, trouble.late(self.names[host], stage, now - began, said, self._start))
+            self.pump(min(deadlines.values()))
         if self.ending is None and self.findings:
             self.end("unreachable", 69)
         if self.ending:
             raise Ended
         asked = time.time()
-        for host, (body, arrived) in self.ask_all({"t": "ping"}, "pong", HELLO_SECONDS).items():
+        for host, (body, arrived) in self.ask_all({"t": "ping"}, "pong", PONG_SECONDS).items():
             self.offsets[host] = (body["time"] - (asked + arrived) / 2, (arrived - asked) / 2)
+
+    def _deadline(self, host: int) -> float:
+        stage, began = self._stages[host]
+        return began + trouble.limit(stage, self._job.options.connect_timeout)
 
     def facts(self, requests: Mapping[int, Body]) -> dict[int, HostFacts]:
         """What every host is like. A host whose answer is no facts has all sections missing, with the reason."""
@@ -159,8 +169,14 @@ class Crew:
             self._message(event.host, event.body)
         elif event.kind == "chunk" and self.listener:
             self.listener.chunk(event.host, event.body)
+        elif event.kind == "stage" and event.body in trouble.SECONDS:
+            self._stages[event.host] = (event.body, time.monotonic())
         elif event.kind == "unreachable":
             self._unreachable(event.host, event.body)
+        elif event.kind == "refused":
+            body, words = event.body
+            name, code = self.names[event.host], body.get("code", "host-old-python")
+            self._unreachable(event.host, trouble.refused(name, code, body["why"], words, self._start))
         elif event.kind == "closed":
             self._closed(event.host, event.body)
         elif event.kind == "signal":
@@ -170,9 +186,6 @@ class Crew:
         kind = body["t"]
         if kind == "hello":
             self.hello[host] = body
-        elif kind == "refused":
-            trouble = f"{self.names[host]}: {body['why']}"
-            self._unreachable(host, Unreachable(trouble, code="host-old-python", hint="--python PATH names another"))
         elif kind == "cannot":
             self._refuse(host, body["code"], body["why"])
         elif kind == "failed":
@@ -183,13 +196,13 @@ class Crew:
 
     def _facts(self, host: int, body: Body) -> HostFacts:
         offset, error = self.offsets[host]
-        trouble: str = body["trouble"]
+        reason: str = body["trouble"]
         try:
-            facts = decode(body["result"]) if not trouble else None
+            facts = decode(body["result"]) if not reason else None
         except msgspec.ValidationError as wrong:
-            facts, trouble = None, f"not understood: {wrong}"
+            facts, reason = None, f"not understood: {wrong}"
         if facts is None:
-            facts = HostFacts(host=self.names[host], missing=dict.fromkeys(SECTIONS, trouble))
+            facts = HostFacts(host=self.names[host], missing=dict.fromkeys(SECTIONS, reason))
         return msgspec.structs.replace(facts, clock_offset_s=offset, clock_error_s=error)
 
     def _closed(self, host: int, words: str) -> None:
@@ -197,11 +210,8 @@ class Crew:
             return
         self.gone.add(host)
         if host not in self.hello:
-            no_python = "no Python here" in words or "ended with 127" in words
-            remedy = "--python PATH names the host's interpreter, --setup CMD prepares its environment"
-            trouble = f"{self.names[host]}: the agent did not start: {words or 'the connection ended'}"
-            code = "host-no-python" if no_python else "host-no-agent"
-            self._unreachable(host, Unreachable(trouble, code=code, hint=remedy if no_python else ""))
+            stage, _ = self._stages[host]
+            self._unreachable(host, trouble.ended(self.names[host], stage, words, self._start))
         else:
             self._lost(host, f"its connection ended{': ' + words if words else ''}")
 
@@ -213,15 +223,7 @@ class Crew:
 
     def _unreachable(self, host: int, trouble: Unreachable) -> None:
         self.gone.add(host)
-        self.findings.append(
-            Finding(
-                code=trouble.code,
-                severity=Severity.FATAL,
-                message=trouble.message,
-                host=self.names[host],
-                remedy=trouble.hint,
-            )
-        )
+        self.findings.append(from_unreachable(self.names[host], trouble.code, trouble.message, trouble.hint))
 
     def _refuse(self, host: int, code: str, why: str) -> None:
         """A host that answers but cannot take part: nothing is launched."""
@@ -277,18 +279,26 @@ def gathered(
 ) -> Iterator[Crew]:
     """The crew while its links are open. Signals reach it; at the end nothing of it is left on any host."""
     options = job.options
+    start = Start(
+        pythons=interpreters(environ, options.python, sys.executable),
+        named=options.python is not None,
+        setup=options.setup,
+        within=options.in_,
+        cwd=job.cwd,
+    )
     ways = routes.routes(
         job.hosts,
         job.kinds,
-        pythons=routes.interpreters(environ, options.python),
-        rsh=options.rsh,
-        connect_timeout=options.connect_timeout,
-        ssh_config=options.ssh_config,
+        start,
         environment=environ,
+        rsh=options.rsh,
+        ssh="openssh" if options.ssh == "openssh" else "paramiko",
+        ssh_config=options.ssh_config,
+        connect_timeout=options.connect_timeout,
     )
     session = Session(ways, lost_after=job.lost_after, show=show)
     with _signals_to(session):
-        crew = Crew(job, session, say)
+        crew = Crew(job, session, start, say)
         try:
             yield crew
         finally:
