@@ -1,0 +1,70 @@
+"""`nvrun explain CODE`: what a finding means, where it comes from, what to do. Checks, diagnosis and Xids."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+from nvrun import checks
+from nvrun.commands import Said
+from nvrun.config import Invocation
+from nvrun.diagnose.rule import Rule
+from nvrun.diagnose.scan import RULES
+from nvrun.diagnose.xid import XIDS, Xid
+from nvrun.errors import UsageError
+from nvrun.report.document import document
+from nvrun.torchrun import nearest
+
+
+def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
+    if not invocation.words:
+        raise UsageError("nvrun explain: which code?", hint="it stands in brackets behind a finding: [port-taken]")
+    pages = {code: page(code) for code in invocation.words}
+    if invocation.options.json:
+        return Said(document(codes=[{"code": code, "text": text} for code, text in pages.items()]))
+    return Said("\n".join(pages.values()))
+
+
+def page(code: str) -> str:
+    """All that is known of a code. UsageError with the nearest where there is none."""
+    preflight = {each.code for each in checks.codes()}
+    rules: dict[str, list[Rule]] = {}
+    for rule in RULES:
+        rules.setdefault(rule.code, []).append(rule)
+    xids = {f"xid-{number}": xid for number, xid in XIDS.items()}
+    if code in preflight:
+        return checks.explain(code)
+    if code in rules:
+        return _of_rules(code, rules[code])
+    if code in xids:
+        return _of_xid(code, xids[code])
+    near = nearest(code, [*preflight, *rules, *xids])
+    raise UsageError(
+        f"no finding is called {code if code.isprintable() else repr(code)}, or nothing more is known of it",
+        hint=f"did you mean {near}?" if near else "nvrun check --list shows those of the preflight",
+    )
+
+
+def _of_rules(code: str, rules: list[Rule]) -> str:
+    """A diagnosis: each rule that leads to this code."""
+    lines = [f"{code}: found in logs of a failed job", ""]
+    for rule in rules:
+        lines += _field("means", rule.message)
+        lines += _field("read", "a line with " + " or ".join(f"“{anchor}”" for anchor in rule.anchors))
+        lines += _field(
+            "how near", rule.stage.name.lower() + ("" if rule.stage.is_cause else ", not a cause by itself")
+        )
+        lines += _field("confidence", f"{rule.confidence:.0%}")
+        lines += [*_field("remedy", rule.remedy), ""]
+    return "\n".join(lines)
+
+
+def _of_xid(code: str, xid: Xid) -> str:
+    lines = [f"{code}: {xid.meaning}", ""]
+    lines += _field("read", f"the kernel's log: NVRM: Xid (PCI:...): {xid.code}")
+    lines += _field("remedy", xid.action.value.replace("{gpu}", "GPU"))
+    return "\n".join([*lines, ""])
+
+
+def _field(title: str, text: str) -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent=f"{title + ':':<16}", subsequent_indent=" " * 16) if text else []
