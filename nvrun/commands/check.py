@@ -9,7 +9,8 @@ import msgspec
 from nvrun import checks, job, preflight
 from nvrun.commands import Said
 from nvrun.commands.plan import RUN_ID
-from nvrun.commands.reach import NoAnswer, read_facts, say
+from nvrun.commands.reach import NoAnswer, say
+from nvrun.commands.recorded import read_facts
 from nvrun.config import Invocation
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Ended, gathered

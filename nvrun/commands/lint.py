@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from nvrun.commands import Said
-from nvrun.commands.reach import read_facts
+from nvrun.commands.recorded import read_facts
 from nvrun.config import Invocation
 from nvrun.environment import SYSTEM_CONF, conf_variables
 from nvrun.errors import UsageError

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from nvrun import job, rundir
 from nvrun.commands import Said
-from nvrun.commands.reach import crew_of, read_facts
+from nvrun.commands.reach import crew_of
+from nvrun.commands.recorded import read_facts
 from nvrun.config import Invocation
 from nvrun.facts import HostFacts
 from nvrun.placement import Placed, place, wishes_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from nvrun import presets
 from nvrun.commands import Said
-from nvrun.commands.reach import read_facts
+from nvrun.commands.recorded import read_facts
 from nvrun.config import Invocation
 from nvrun.errors import UsageError
 from nvrun.job import preset_folders

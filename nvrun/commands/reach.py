@@ -5,13 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
-import msgspec
-
-from nvrun import facts
-from nvrun.errors import NvrunError, UsageError
-from nvrun.facts import HostFacts
+from nvrun.errors import NvrunError
 from nvrun.fleet.crew import Crew, Ended, gathered
 from nvrun.job import Job
 from nvrun.report import text
@@ -35,19 +30,6 @@ def crew_of(the_job: Job, environ: Mapping[str, str]) -> Iterator[Crew]:
             assert crew.ending is not None
             lines = [*text.finding_lines(crew.findings), *filter(None, [crew.ending.message])]
             raise NoAnswer("\n".join(lines).removeprefix("nvrun: "), crew.ending.exit_code) from None
-
-
-def read_facts(path: str) -> tuple[HostFacts, ...]:
-    """Recorded facts of one host or of several. UsageError where the file holds something else."""
-    try:
-        known = facts.from_json(Path(path).read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise UsageError(f"{path}: expected the output of nvrun facts --json: {error}") from None
-    if not known:
-        raise UsageError(f"{path}: expected facts of at least one host")
-    return known
 
 
 def say(line: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from nvrun import job, topology
 from nvrun.commands import Said
 from nvrun.commands.facts import of_crew
-from nvrun.commands.reach import crew_of, read_facts
+from nvrun.commands.reach import crew_of
+from nvrun.commands.recorded import read_facts
 from nvrun.config import Invocation
 from nvrun.errors import UsageError
 from nvrun.report.document import document
