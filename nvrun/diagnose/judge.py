@@ -37,7 +37,10 @@ def diagnose(
     for match in odd_collectives(dumps):
         _add(groups, match, {})
     if first is not None:
-        _add(groups, _end_match(first, groups.values()), {})
+        match = _end_match(first, groups.values())
+        # torchrun's banner tells the same end, by a coarser clock
+        groups = {k: g for k, g in groups.items() if not (g.match.code == match.code and g.ranks == {first.rank})}
+        _add(groups, match, {})
     _explain_exits(groups.values())
     ordered = sorted(groups.values(), key=lambda group: _order(group, first))
     return [_finding(group) for group in ordered]

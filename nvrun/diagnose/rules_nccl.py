@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from nvrun.diagnose.rule import Rule, Stage, rule
 
-_NO_SPACE = "Start the container with --shm-size=8g or --ipc=host, or enlarge it: mount -o remount,size=50% /dev/shm"
 _ONE_INTERFACE = (
     "Name on each host an interface that reaches the others: NCCL_SOCKET_IFNAME==eth0 (`ip -br addr` lists)"
-)
-_FABRIC_MANAGER = (
-    "systemctl status nvidia-fabricmanager; its version must equal the driver's; in a container expose "
-    "/dev/nvidia-caps; NCCL_NVLS_ENABLE=0 lets the job run without NVLink SHARP"
 )
 _COMPARE = (
     "Compare torch, NCCL and every NCCL_* variable between the hosts, then the order and sizes of the collectives"
@@ -50,11 +45,11 @@ NCCL_RULES: tuple[Rule, ...] = (
     rule(
         "net-plugin-missing",
         Stage.SETUP,
-        ("eligible providers", "suitable provider", "fi_getinfo"),
+        ("eligible providers", "suitable provider", "optimal provider", "provider efa output"),
         "libfabric found no provider that the net plugin can use: the EFA (or Slingshot) driver or library is missing",
         "fi_info -p efa on this host must list devices; pass /dev/infiniband into the container",
         0.8,
-        pattern=r"[Nn]o (?:eligible|suitable) provider|fi_getinfo.*(?:fail|error)",
+        pattern=r"[Nn]o (?:eligible|suitable) provider|not find any optimal provider|provider efa output empty",
     ),
     # who is in the job
     rule(
@@ -106,11 +101,11 @@ NCCL_RULES: tuple[Rule, ...] = (
     rule(
         "nccl-value-invalid",
         Stage.SETUP,
-        ("Invalid NCCL_", "XML topology file", "XML graph file", "Could not open XML"),
-        "A variable of NCCL has a value that it refuses: {text}",
-        "Correct or unset it",
+        ("Invalid NCCL_", "XML topology file", "XML graph file", "Could not open XML", "Attribute "),
+        "NCCL refuses the value of a variable, or the topology file that one names: {text}",
+        "Correct or unset it (NCCL_TOPO_FILE, NCCL_GRAPH_FILE; some cloud images set one)",
         0.9,
-        pattern=r"(?P<text>Invalid NCCL_.*|[^:]*XML .*)",
+        pattern=r"(?P<text>Invalid NCCL_.*|[^:]*XML .*|Attribute \w+ of node \w+ not found)",
     ),
     rule(
         "foreign-connection",
@@ -120,90 +115,6 @@ NCCL_RULES: tuple[Rule, ...] = (
         "Give each job its own rendezvous id and port range; find the other process with `ss -tnp`",
         0.7,
         pattern=r"NCCL WARN",
-    ),
-    # memory and devices
-    rule(
-        "shm-full",
-        Stage.HOST,
-        ("/dev/shm", "posix_fallocate failed", "shared memory segment", "nccl-shm"),
-        "/dev/shm is too small for NCCL's buffers (a container gets 64 MB by default)",
-        _NO_SPACE,
-        0.95,
-        pattern=r"failed to extend /dev/shm|posix_fallocate failed|(?:creating|attaching to) shared memory segment"
-        r"|shm.*No space left",
-    ),
-    rule(
-        "shm-unusable",
-        Stage.HOST,
-        ("shared memory file", "failed to open /dev/shm", "shm_open"),
-        "/dev/shm cannot be written: it is missing, read-only, or owned by someone else in this container",
-        "ls -ld /dev/shm (must be drwxrwxrwt); --ipc=host or a tmpfs at /dev/shm",
-        0.85,
-        pattern=r"NCCL WARN|Error|failed",
-    ),
-    rule(
-        "nvls-unusable",
-        Stage.HOST,
-        ("NVLink SHARP", "NVLS", "ulticast", "nvls.cc"),
-        "NVLink SHARP multicast could not be set up: Fabric Manager, NVSwitch state, missing device files of the "
-        "container, or another job holding it",
-        _FABRIC_MANAGER,
-        0.85,
-        pattern=r"Failed to bind NVLink SHARP|[Mm]ulticast.*(?:\b401\b|fail|error)|nvls\.cc.*(?:fail|WARN)"
-        r"|Cuda failure.*[Mm]ulticast",
-    ),
-    rule(
-        "imex",
-        Stage.HOST,
-        ("IMEX", "MNNVL (cliqueSize", "imex"),
-        "Memory of GPUs in other hosts (multi-node NVLink) cannot be mapped: the IMEX service or its channel "
-        "is missing",
-        "systemctl status nvidia-imex; /dev/nvidia-caps-imex-channels/channel0 must exist; "
-        "NCCL_MNNVL_ENABLE=0 to go on",
-        0.85,
-        pattern=r"NCCL WARN|fail|error|[Mm]issing|not working",
-    ),
-    rule(
-        "imex",
-        Stage.HOST,
-        "Cuda failure 800",
-        "CUDA may not map memory of another host (800, not permitted): no access to an IMEX channel",
-        "/dev/nvidia-caps-imex-channels/channel0 must exist and be readable; NCCL_MNNVL_ENABLE=0 to go on without",
-        0.7,
-    ),
-    rule(
-        "nvlink-down",
-        Stage.HARDWARE,
-        "P2P is disabled between NVLINK connected GPUs",
-        "NVLink between two GPUs does not work although they are connected",
-        "nvidia-smi nvlink -s and -e; dmesg for Xid 74; reset the GPUs, then have the host serviced",
-        0.9,
-    ),
-    rule(
-        "p2p-unusable",
-        Stage.HOST,
-        ("transport/p2p.cc", "cudaIpcOpenMemHandle", "cudaIpcGetMemHandle"),
-        "Memory of one GPU could not be mapped for another: containers of one host that share neither IPC nor devices, "
-        "or IOMMU and ACS",
-        "--ipc=host and all GPUs in each container; NCCL_P2P_DISABLE=1 shows whether it is that",
-        0.65,
-        pattern=r"NCCL WARN Cuda failure(?!.*(?:out of memory|illegal|ECC))|cudaIpc\w+.*(?:fail|error)",
-    ),
-    rule(
-        "iommu",
-        Stage.HOST,
-        ('Missing "iommu=pt"',),
-        "The IOMMU translates between the GPUs (iommu=pt is missing): traffic between them is slow or hangs",
-        "Boot the kernel with iommu=pt (or turn the IOMMU off)",
-        0.6,
-    ),
-    rule(
-        "no-transport",
-        Stage.SETUP,
-        ("No transport found for rank", "Could not find any local path", "Could not find a path for pattern"),
-        "Two ranks have no way to talk: P2P and shared memory are off or split by containers, and no network was found",
-        "Remove NCCL_P2P_DISABLE and NCCL_SHM_DISABLE; containers of one host need --ipc=host; name a NIC",
-        0.85,
     ),
     # variables
     rule(
@@ -263,19 +174,45 @@ NCCL_RULES: tuple[Rule, ...] = (
         0.85,
         pattern=r"NCCL WARN (?P<text>.*)",
     ),
-    # out of GPU memory inside NCCL
-    rule(
-        "gpu-out-of-memory",
-        Stage.PROGRAM,
-        ("uda failure", "Failed to CUDA calloc", "Failed to CUDA malloc", "HIP failure"),
-        "GPU memory was used up before NCCL could allocate its buffers",
-        "Leave 1 to 2 GB free (vLLM: lower gpu_memory_utilization; smaller batch), create fewer process "
-        "groups, or make "
-        "the first collective before loading the model",
-        0.9,
-        pattern=r"failure (?:\d+ )?'?out of memory|Failed to CUDA [cm]alloc",
-    ),
     # the wire
+    rule(
+        "no-libibverbs",
+        Stage.NOTE,
+        "Failed to open libibverbs.so",
+        "libibverbs is not installed here, so NCCL uses sockets",
+        "",
+        0.9,
+    ),
+    rule(
+        "address-unreachable",
+        Stage.SETUP,
+        "onnect to ",
+        "NCCL tried to reach a peer at {address}, a loopback or link-local address, which other hosts do not have",
+        _ONE_INTERFACE + "; no 127.0.1.1 line for the own name in /etc/hosts",
+        0.75,
+        pattern=r"NCCL WARN.*[Cc]onnect to \[?(?P<address>127\.[\d.]+|fe80:[^<\s]+).*failed",
+    ),
+    rule(
+        "connection-aborted",
+        Stage.NETWORK,
+        "Software caused connection abort",
+        "A connection to a peer was given up: a firewall or a wrong interface lies between, or the peer ended first",
+        _ONE_INTERFACE + "; nc -vz ADDRESS PORT in both directions",
+        0.6,
+    ),
+    rule(
+        "peer-gone",
+        Stage.CONSEQUENCE,
+        (
+            "Socket recv failed while polling",
+            "Accept failed Resource temporarily",
+            "Failed to execute operation",
+            "Proxy Call to rank",
+        ),
+        "NCCL's proxy lost its connection because of an earlier failure",
+        "",
+        0.8,
+    ),
     rule(
         "peer-not-listening",
         Stage.NETWORK,

@@ -142,6 +142,6 @@ RDMA_RULES: tuple[Rule, ...] = (
         "allow all traffic within itself, in and out)",
         "Look whether that peer died first; then fi_pingpong between the two hosts",
         0.65,
-        pattern=r"completed with error|nresponsive receiver|nreachable remote",
+        pattern=r"completed with error|nresponsive receiver|nreachable remote|address vector|open AV",
     ),
 )

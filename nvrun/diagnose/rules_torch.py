@@ -181,6 +181,7 @@ TORCH_RULES: tuple[Rule, ...] = (
         Stage.CONSEQUENCE,
         (
             "taking the entire process down",
+            "Error waiting on exit barrier",
             "Some NCCL operations have failed",
             "NCCL communicator was aborted",
             "eceived a dump signal",

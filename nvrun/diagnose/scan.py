@@ -14,6 +14,7 @@ from nvrun.diagnose.rule import Rule, Sieve, Stage
 from nvrun.diagnose.rules_cuda import CUDA_RULES
 from nvrun.diagnose.rules_host import HOST_RULES
 from nvrun.diagnose.rules_nccl import NCCL_LAST_RULES, NCCL_RULES
+from nvrun.diagnose.rules_nccl_memory import NCCL_MEMORY_RULES
 from nvrun.diagnose.rules_rdma import RDMA_RULES
 from nvrun.diagnose.rules_start import START_RULES
 from nvrun.diagnose.rules_torch import TORCH_RULES
@@ -23,6 +24,7 @@ from nvrun.nccl.log_line import clean, cut_lines, read_record, text
 
 RULES: tuple[Rule, ...] = (
     *RDMA_RULES,
+    *NCCL_MEMORY_RULES,
     *NCCL_RULES,
     *CUDA_RULES,
     *START_RULES,

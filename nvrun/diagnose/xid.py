@@ -127,6 +127,10 @@ def read_xid(line: str) -> XidEvent | None:
     xid = XIDS.get(code, Xid(code, "not in the table of known codes", Action.RESET))
     text = found["text"] or ""
     stage = xid.stage
+    if previous := re.search(r"caused by previous Xid (\d+)", text):
+        cause = XIDS.get(int(previous[1]))
+        meaning = f"caused by Xid {previous[1]}" + (f" ({cause.meaning})" if cause else "")
+        xid = Xid(code, f"{xid.meaning}; {meaning}", cause.action if cause else xid.action)
     # NVLink 5 (144 to 150) and 154 say in words how bad it is.
     if re.search(r"\bNon-?fatal\b|\bto 0x0 \(None\)", text, re.IGNORECASE):
         stage = Stage.NOTE

@@ -125,6 +125,12 @@ def test_a_rank_that_was_killed_without_a_word_outranks_exceptions_of_others() -
     assert "Rank 1 on gpu01 was the first to end, with signal 9 (SIGKILL)" in findings[0].message
 
 
+def test_the_banner_s_word_about_the_first_rank_is_not_told_twice() -> None:
+    findings = diagnose([Source("torchrun", banner(1))], ends=(end(2, 1, at=1.0),))
+    assert codes(findings) == ["script-failed"]
+    assert "was the first to end" in findings[0].message
+
+
 def test_first_failure_is_by_time_and_not_by_our_own_hand() -> None:
     assert first_failure([end(0, 0, 1.0), end(1, -15, 2.0, by_nvrun=True), end(2, 1, 4.0), end(3, 7, 3.0)]) == end(
         3, 7, 3.0

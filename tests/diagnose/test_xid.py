@@ -88,3 +88,11 @@ def test_a_changed_recovery_action_is_read(action: str, stage: Stage) -> None:
     event = read_xid(f"NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to {action}")
     assert event is not None
     assert event.stage is stage
+
+
+def test_a_channel_ended_by_an_earlier_xid_names_that() -> None:
+    line = "NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=python3, Ch 00000001 caused by previous Xid 145"
+    (finding,) = diagnose([Source("dmesg", [line])])
+    assert finding.code == "xid-45"
+    assert "caused by Xid 145 (NVLink error (RLW))" in finding.message
+    assert "nvlink" in finding.remedy
