@@ -41,7 +41,9 @@ class FromMemory(object):
 def boot(sources):
     if sys.version_info < (3, 9):
         found = "Python %d.%d.%d at %s" % (tuple(sys.version_info[:3]) + (sys.executable,))
-        os.write(1, ('\n\x02ffffj.{"t":"refused","why":"needs Python 3.9 or newer, found %s"}\n' % found).encode())
+        node = os.environ.get("SLURMD_NODENAME", "")  # srun merges the answers of its tasks
+        refusal = '{"t":"refused","node":"%s","why":"needs Python 3.9 or newer, found %s"}' % (node, found)
+        os.write(1, ("\n\x02ffffj.%s\n" % refusal).encode())
         sys.exit(1)
     sys.meta_path.insert(0, FromMemory(sources))
     # From here on no child can eat the protocol's bytes and no stray print can corrupt them.

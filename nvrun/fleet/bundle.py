@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import zlib
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,17 +17,6 @@ LOADER = (
     " raise SystemExit(1)\\n  b+=c\\n return b\\nexec(compile(zlib.decompress(r(int(r(8),16))),"
     '\\"nvrun-agent/boot.py\\",\\"exec\\"))")'
 )
-
-# $1 is the loader, the rest are interpreters in order of preference.
-_CHOOSE = (
-    'c=$1; shift; for p; do command -v "$p" >/dev/null 2>&1 && exec "$p" -I -c "$c"; done; '
-    'echo "nvrun: no Python here: tried $*" >&2; exit 127'
-)
-
-
-def agent_argv(pythons: Sequence[str]) -> list[str]:
-    """The command that starts an agent on a host: the first of `pythons` that is there takes the bundle on stdin."""
-    return ["sh", "-c", _CHOOSE, "nvrun", LOADER, *pythons]
 
 
 @cache

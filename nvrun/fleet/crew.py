@@ -19,9 +19,9 @@ from nvrun.fleet.link import Unreachable
 from nvrun.fleet.session import Body, Console, Event, Session
 from nvrun.fleet.start import Start, interpreters
 from nvrun.job import Job
-from nvrun.model import EndedBy, Finding, Frozen
+from nvrun.model import EndedBy, Finding, Frozen, Severity
 
-PONG_SECONDS = 20.0
+HELLO_SECONDS = 20.0
 FACTS_SECONDS = 40.0
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which the user is told whom nvrun no longer hears."""
@@ -94,7 +94,7 @@ class Crew:
         if self.ending:
             raise Ended
         asked = time.time()
-        for host, (body, arrived) in self.ask_all({"t": "ping"}, "pong", PONG_SECONDS).items():
+        for host, (body, arrived) in self.ask_all({"t": "ping"}, "pong", HELLO_SECONDS).items():
             self.offsets[host] = (body["time"] - (asked + arrived) / 2, (arrived - asked) / 2)
 
     def _deadline(self, host: int) -> float:
@@ -221,9 +221,11 @@ class Crew:
         else:
             self.end("lost", 69, f"lost {self.names[host]}: {why}")
 
-    def _unreachable(self, host: int, trouble: Unreachable) -> None:
+    def _unreachable(self, host: int, why: Unreachable) -> None:
+        if host in self.gone:  # a refusal, and then the connection's end
+            return
         self.gone.add(host)
-        self.findings.append(from_unreachable(self.names[host], trouble.code, trouble.message, trouble.hint))
+        self.findings.append(from_unreachable(self.names[host], why.code, why.message, why.hint))
 
     def _refuse(self, host: int, code: str, why: str) -> None:
         """A host that answers but cannot take part: nothing is launched."""

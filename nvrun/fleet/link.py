@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import select
 import subprocess
+import sys
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -37,8 +41,11 @@ class Link(Protocol):
     def close(self) -> None:
         """Drops the link at once, even where the network is silent."""
 
+    def said(self) -> str:
+        """What came on standard error so far, the last of it."""
+
     def last_words(self) -> str:
-        """What came on standard error, and how the far command ended, as far as known."""
+        """The same at the link's end, and how the far command ended, as far as known. Waits for it a little."""
 
 
 class ProcessLink:
@@ -80,6 +87,16 @@ class ProcessLink:
         self._process.kill()
         self._process.wait()
 
+    def waiting(self, timeout: float) -> int | None:
+        """Bytes that can be read; 0 at the end; None where none came in `timeout` seconds."""
+        if not select.select([self._out], [], [], timeout)[0]:
+            return None
+        count = fcntl.ioctl(self._out, termios.FIONREAD, b"\0" * 4)
+        return int.from_bytes(count, sys.byteorder)
+
+    def said(self) -> str:
+        return self._said.decode(errors="replace").strip()
+
     def last_words(self) -> str:
         self._listener.join(timeout=1.0)
         try:
@@ -87,7 +104,7 @@ class ProcessLink:
         except subprocess.TimeoutExpired:
             code = None
         ended = "" if code is None else f"(ended with {code})"
-        return f"{self._said.decode(errors='replace').strip()} {ended}".strip()
+        return f"{self.said()} {ended}".strip()
 
     def _listen(self) -> None:
         assert self._process.stderr

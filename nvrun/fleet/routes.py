@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import PurePath
 from typing import Literal
 
 from nvrun.errors import UsageError
-from nvrun.fleet.bundle import agent_argv
+from nvrun.fleet import openssh
 from nvrun.fleet.link import Link, ProcessLink
 from nvrun.fleet.session import Route
+from nvrun.fleet.start import COMMAND, Start, line
 from nvrun.model import Host
 
 Kind = Literal["local", "ssh", "srun", "rsh"]
@@ -51,52 +53,73 @@ def choose(
     one: Kind | None = "rsh" if rsh else fleet or ("srun" if in_slurm else None)
     if one:
         return tuple(one for _ in hosts)
-    return tuple("local" if is_local(host) else "ssh" for host in hosts)
+    with ThreadPoolExecutor(64) as pool:  # a name server that hangs does so once, not once a host
+        return tuple(pool.map(lambda host: "local" if is_local(host) else "ssh", hosts))
 
 
 def routes(
     hosts: Sequence[Host],
     kinds: Sequence[Kind],
+    start: Start,
     *,
-    pythons: Sequence[str],
-    rsh: str | None,
-    connect_timeout: float,
-    ssh_config: str | None,
     environment: Mapping[str, str],
+    rsh: str | None = None,
+    ssh: Literal["paramiko", "openssh"] = "paramiko",
+    ssh_config: str | None = None,
+    connect_timeout: float = 10.0,
 ) -> list[Route]:
-    """One route a host, but for srun, whose one step serves all of them."""
-    command = agent_argv(pythons)
+    """One route a host, but for srun, whose one step serves all of them. `connect_timeout` in seconds.
+
+    Raises UsageError for a name that a command line could take for something else.
+    """
+    for host in hosts:
+        _check_name(host)
+    first = line(start)
     if "srun" in kinds:
         names = {host.name: node for node, host in enumerate(hosts)}
-        argv = srun_argv([host.name for host in hosts], environment) + command
-        return [Route(tuple(range(len(hosts))), partial(ProcessLink, argv, environment), names)]
-    return [
-        Route((node,), _connector(host, kind, command, rsh, connect_timeout, ssh_config, environment))
-        for node, (host, kind) in enumerate(zip(hosts, kinds, strict=True))
-    ]
+        argv = [*srun_argv([host.name for host in hosts], environment), *COMMAND]
+        return [Route(tuple(range(len(hosts))), partial(ProcessLink, argv, environment), names, first)]
+    by_ssh = _openssh(ssh_config, connect_timeout, environment)
+    if ssh == "paramiko" and "ssh" in kinds:
+        by_ssh = _paramiko(ssh_config, connect_timeout)
+
+    def connector(host: Host, kind: Kind) -> Callable[[], Link]:
+        if kind == "local":
+            return partial(ProcessLink, COMMAND, environment)
+        if kind == "rsh":
+            assert rsh is not None
+            return partial(ProcessLink, rsh_argv(rsh, host.name, COMMAND), environment)
+        return partial(by_ssh, host)
+
+    pairs = enumerate(zip(hosts, kinds, strict=True))
+    return [Route((node,), connector(host, kind), {}, first) for node, (host, kind) in pairs]
 
 
-def _connector(
-    host: Host,
-    kind: Kind,
-    command: Sequence[str],
-    rsh: str | None,
-    connect_timeout: float,
-    ssh_config: str | None,
-    environment: Mapping[str, str],
-) -> Callable[[], Link]:
-    if kind == "local":
-        return partial(ProcessLink, command, environment)
-    if kind == "rsh":
-        assert rsh is not None
-        return partial(ProcessLink, rsh_argv(rsh, host.name, command), environment)
-    return partial(_by_ssh, host, command, connect_timeout, ssh_config)
+def _openssh(config: str | None, timeout: float, environment: Mapping[str, str]) -> Callable[[Host], Link]:
+    def connect(host: Host) -> Link:
+        return openssh.connect(host, COMMAND, timeout=timeout, environment=environment, config=config)
+
+    return connect
 
 
-def _by_ssh(host: Host, command: Sequence[str], timeout: float, config: str | None) -> Link:
-    from nvrun.fleet import ssh  # paramiko takes 0.2 s to import: only who needs it pays
+def _paramiko(config: str | None, timeout: float) -> Callable[[Host], Link]:
+    from nvrun.fleet import ssh  # takes 0.2 s to import: only who needs it pays
 
-    return ssh.connect(host, command, timeout=timeout, config=config)
+    jumps = ssh.Jumps(config, timeout)
+
+    def connect(host: Host) -> Link:
+        return ssh.connect(host, COMMAND, timeout=timeout, jumps=jumps, config=config)
+
+    return connect
+
+
+def _check_name(host: Host) -> None:
+    """Names come from files and variables of others, and go into command lines: rsh's, ssh's, a ProxyCommand's."""
+    for what, text in (("host", host.name), ("user", host.user)):
+        if text is not None and not re.fullmatch(r"[\w.:%@+=/][\w.:%@+=/-]*", text):
+            raise UsageError(
+                f"{text!r} is no {what} name", hint="letters, digits and . _ : - % @ + = / only, not beginning with -"
+            )
 
 
 def rsh_argv(template: str, host: str, command: Sequence[str]) -> list[str]:
@@ -129,12 +152,3 @@ def srun_argv(nodes: Sequence[str], environment: Mapping[str, str]) -> list[str]
         "--export=ALL",
         "--job-name=nvrun",
     ]
-
-
-def interpreters(environment: Mapping[str, str], wanted: str | None = None) -> list[str]:
-    """Interpreters to try on a host, the best first: the user's word alone, else this one's path, that of the active
-    environment, python3."""
-    if wanted:
-        return [wanted]
-    active = [environment[name] + "/bin/python" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(name)]
-    return list(dict.fromkeys([sys.executable, *active, "python3"]))

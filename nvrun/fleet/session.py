@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from nvrun.agent import wire
 from nvrun.fleet.bundle import bundle
 from nvrun.fleet.link import Link, Unreachable
+from nvrun.fleet.start import STAGE
 
 BEAT_SECONDS = 2.0
 
@@ -27,6 +28,8 @@ class Route(NamedTuple):
     """Blocks until the command runs; raises Unreachable."""
     names: Mapping[str, int] = {}
     """Slurm's node name -> id, where one stream of input goes to several hosts."""
+    first: bytes = b""
+    """What the far command reads before the agent's bundle."""
 
 
 class Event(NamedTuple):
@@ -34,7 +37,8 @@ class Event(NamedTuple):
 
     host: int
     kind: str
-    """`message`, `chunk` (a file's bytes), `unreachable` (an Unreachable), `closed` (last words), `signal` (number)."""
+    """`message`, `chunk` (a file's bytes), `unreachable` (an Unreachable), `stage` (how far its start came), `refused`
+    ((message, last words): its shell or Python cannot run the agent), `closed` (last words), `signal` (number)."""
     body: Any
 
 
@@ -66,7 +70,7 @@ class Session:
         self._show = show
         self.lost_after = lost_after
         self._outboxes: list[tuple[Route, queue.SimpleQueue[bytes | None]]] = []
-        self._links: list[Link] = []
+        self._links: dict[int, Link] = {}
         self._closing = threading.Event()
         self._slots = threading.BoundedSemaphore(parallel)
         for route in routes:
@@ -98,8 +102,12 @@ class Session:
     def close(self) -> None:
         """Drops all links."""
         self.end_input()
-        for link in self._links:
+        for link in set(self._links.values()):
             link.close()
+
+    def said(self, host: int) -> str:
+        """What came from a host, or from the program that reaches it, on standard error."""
+        return self._links[host].said() if host in self._links else ""
 
     # -- threads ----------------------------------------------------------------------------------------------------
 
@@ -111,22 +119,26 @@ class Session:
         except Unreachable as trouble:
             self._tell_all(route.hosts, "unreachable", trouble)
             return
-        self._links.append(link)
+        self._links.update(dict.fromkeys(route.hosts, link))
+        if self._closing.is_set():
+            link.close()
+            return
+        self._tell_all(route.hosts, "stage", "connected")
         you: Body = {"t": "you", "lost_after": self.lost_after if self.lost_after != float("inf") else None}
         you |= {"ids": dict(route.names)} if route.names else {"id": route.hosts[0]}
-        first = bundle() + json.dumps(you).encode() + b"\n"
+        first = route.first + bundle() + json.dumps(you).encode() + b"\n"
         threading.Thread(target=self._write, args=(link, first, outbox), daemon=True).start()
         reader = wire.Reader()
         try:
             while data := link.read():
                 for host, stream, payload in reader.feed(data):
-                    self._take(route, host, stream, payload)
+                    self._take(route, link, host, stream, payload)
         except (OSError, ValueError) as error:
             words = str(error)
         else:
             words = ""
         noise = reader.noise.decode(errors="replace").strip()
-        self._tell_all(route.hosts, "closed", "\n".join(part for part in (words, link.last_words(), noise) if part))
+        self._tell_all(route.hosts, "closed", "\n".join(part for part in (words, noise, link.last_words()) if part))
 
     def _write(self, link: Link, first: bytes, outbox: queue.SimpleQueue[bytes | None]) -> None:
         data: bytes | None = first
@@ -138,10 +150,9 @@ class Session:
         except (OSError, ValueError):
             return  # the reader sees the link's end and tells it
 
-    def _take(self, route: Route, host: int, stream: bytes, payload: bytes) -> None:
+    def _take(self, route: Route, link: Link, host: int, stream: bytes, payload: bytes) -> None:
         if host not in route.hosts:
-            if stream == wire.MESSAGE and len(route.hosts) == 1:  # before it knows its name
-                self._tell_all(route.hosts, "message", json.loads(payload))
+            self._take_early(route, link, stream, payload)
             return
         self.heard[host] = time.monotonic()
         if stream == wire.MESSAGE:
@@ -159,6 +170,16 @@ class Session:
                     text=payload[9:],
                 )
             )
+
+    def _take_early(self, route: Route, link: Link, stream: bytes, payload: bytes) -> None:
+        """From a host that does not know its number yet."""
+        if stream == STAGE and len(route.hosts) == 1:
+            self._tell_all(route.hosts, "stage", payload.decode(errors="replace"))
+        elif stream == wire.MESSAGE:
+            body = json.loads(payload)
+            if body.get("t") == "refused":
+                hosts = [route.names[body["node"]]] if body.get("node") in route.names else route.hosts
+                self._tell_all(hosts, "refused", (body, link.last_words()))
 
     def _tell_all(self, hosts: Iterable[int], kind: str, body: Any) -> None:
         for host in hosts:

@@ -1,51 +1,43 @@
-"""ssh by paramiko: one connection and one channel a host."""
+"""ssh by paramiko: one connection and one channel a host; hosts behind a jump host share the connection to it."""
 
 from __future__ import annotations
 
 import contextlib
-import getpass
+import logging
+import os
 import shlex
-import shutil
-import socket
-import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import paramiko
 
+from nvrun.fleet import known_hosts, ssh_auth, ssh_dial, ssh_settings
 from nvrun.fleet.link import Unreachable
+from nvrun.fleet.openssh import PAUSES
+from nvrun.fleet.ssh_dial import Dropped, Wire
+from nvrun.fleet.ssh_settings import Settings
+from nvrun.fleet.ssh_words import FORWARD
+from nvrun.fleet.start import quoted
 from nvrun.model import Host
 
-_PAUSES = (0.5, 1.5)
-"""Seconds before the second and the third try, where sshd refused or dropped us before its banner."""
+_LOGIN_SECONDS = 3.0
+"""What the login may take at least, however late the key exchange was."""
 _KEPT = 16384
+_MAX_JUMPS = 8
+_adding = threading.Lock()
 
-
-class PromptSocket:
-    """A socket without the two waits of delayed acknowledgement: 42 ms at authentication, 41 ms at the channel's
-    opening (measured on a loopback sshd)."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def recv(self, size: int) -> bytes:
-        data = self._sock.recv(size)
-        with contextlib.suppress(OSError):
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
+# Its threads log what they then raise; with no handler configured that would be printed.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class ChannelLink:
     """A command's channel over a paramiko transport that is this link's own."""
 
-    def __init__(self, transport: paramiko.Transport, channel: paramiko.Channel) -> None:
-        self._transport, self._channel = transport, channel
+    def __init__(self, transport: paramiko.Transport, channel: paramiko.Channel, undo: Callable[[], None]) -> None:
+        self._transport, self._channel, self._undo = transport, channel, undo
         self._said = bytearray()
 
     def read(self) -> bytes:
@@ -59,24 +51,30 @@ class ChannelLink:
             return b""
 
     def write(self, data: bytes) -> None:
-        self._channel.sendall(data)
+        rest = memoryview(data)
+        while rest:
+            with contextlib.suppress(TimeoutError):  # a full window: the other side may take it later
+                sent = self._channel.send(rest)  # type: ignore[arg-type]  # any bytes-like will do
+                if sent == 0:
+                    raise BrokenPipeError("the channel is closed")
+                rest = rest[sent:]
 
     def close_write(self) -> None:
         self._channel.shutdown_write()
 
     def close(self) -> None:
-        # The socket first: Transport.close() waits for a writer that a silent network may hold for ever.
-        with contextlib.suppress(OSError):
-            self._transport.sock.shutdown(socket.SHUT_RDWR)
-        self._transport.close()
+        self._undo()
+
+    def said(self) -> str:
+        self._note()
+        return self._said.decode(errors="replace").strip()
 
     def last_words(self) -> str:
         deadline = time.monotonic() + 1.0
         while not self._channel.exit_status_ready() and time.monotonic() < deadline and self._transport.is_active():
             time.sleep(0.01)
-        self._note()
         ended = f"(ended with {self._channel.recv_exit_status()})" if self._channel.exit_status_ready() else ""
-        return f"{self._said.decode(errors='replace').strip()} {ended}".strip()
+        return f"{self.said()} {ended}".strip()
 
     def _note(self) -> None:
         while self._channel.recv_stderr_ready():
@@ -84,98 +82,238 @@ class ChannelLink:
             del self._said[:-_KEPT]
 
 
-def connect(host: Host, command: Sequence[str], *, timeout: float, config: str | None = None) -> ChannelLink:
+class Jumps:
+    """Connections to jump hosts, each made once, held while a host behind it is, and shared by all of these."""
+
+    def __init__(self, config: str | None, timeout: float) -> None:
+        self._config, self._timeout = config, timeout
+        self._lock = threading.Lock()
+        self._made: dict[tuple[str, ...], Future[tuple[paramiko.Transport, Callable[[], None]]]] = {}
+        self._holders: dict[tuple[str, ...], int] = {}
+
+    def hold(self, hops: tuple[str, ...]) -> tuple[paramiko.Transport, Callable[[], None]]:
+        """The transport to the last of `hops`, and how to let go of it. Raises Unreachable of the hop at fault."""
+        with self._lock:
+            future = self._made.get(hops)
+            first = future is None
+            if future is None:
+                future = self._made[hops] = Future()
+            self._holders[hops] = self._holders.get(hops, 0) + 1
+        if first:
+            try:
+                future.set_result(self._open(hops))
+            except Unreachable as trouble:
+                future.set_exception(trouble)
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+        try:
+            transport, _ = future.result()
+        except Unreachable:
+            self._let_go(hops)
+            raise
+        return transport, lambda: self._let_go(hops)
+
+    def _open(self, hops: tuple[str, ...]) -> tuple[paramiko.Transport, Callable[[], None]]:
+        if len(hops) > _MAX_JUMPS:
+            raise Unreachable(f"ProxyJump goes in a circle: {','.join(hops)}", code="host-ssh-config")
+        host = ssh_settings.jump_host(hops[-1])
+        settings = ssh_settings.read(host, self._config, self._timeout)
+        # A hop's own ProxyJump counts for the first one only, as with ssh -J.
+        before = hops[:-1] or _own_jumps(settings, hops)
+        return _login(host, settings, self._timeout, before, self)
+
+    def _let_go(self, hops: tuple[str, ...]) -> None:
+        with self._lock:
+            self._holders[hops] -= 1
+            future = None if self._holders[hops] else self._made.pop(hops, None)
+        if future and not future.exception():
+            future.result()[1]()
+
+
+def _own_jumps(settings: Settings, hops: tuple[str, ...]) -> tuple[str, ...]:
+    if settings.proxy_jump and len(hops) + len(settings.proxy_jump) > _MAX_JUMPS:
+        raise Unreachable(f"ProxyJump goes in a circle: {','.join(settings.proxy_jump)}", code="host-ssh-config")
+    if settings.proxy_jump[-1:] == hops[-1:]:
+        raise Unreachable(
+            f"{hops[-1]}: its ProxyJump is itself",
+            code="host-ssh-config",
+            hint=f"in ~/.ssh/config, before the general lines: Host {hops[-1]} / ProxyJump none",
+        )
+    return settings.proxy_jump
+
+
+def connect(host: Host, command: Sequence[str], *, timeout: float, jumps: Jumps, config: str | None) -> ChannelLink:
     """Starts `command` on `host`. Raises Unreachable with the reason in words and what to do about it."""
-    settings = _settings(host, config)
-    with contextlib.ExitStack() as undo:
-        transport = _transport(host, settings, timeout, config)
-        undo.callback(transport.close)
-        _authenticate(transport, host, settings)
+    settings = ssh_settings.read(host, config, timeout)
+    transport, undo = _login(host, settings, timeout, settings.proxy_jump, jumps)
+    try:
         channel = transport.open_session(timeout=timeout)
         channel.settimeout(1.0)
-        channel.exec_command("exec " + shlex.join(command))
-        undo.pop_all()
-    return ChannelLink(transport, channel)
+        channel.exec_command("exec " + quoted(command))
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        undo()
+        raise Unreachable(
+            f"{host.name}: logged in, but it runs no command: {error or 'connection closed'}",
+            code="host-no-agent",
+            hint=f"a full process table, or an account without a shell: ssh {shlex.quote(host.name)} true",
+        ) from None
+    return ChannelLink(transport, channel, undo)
 
 
-def _settings(host: Host, config: str | None) -> Mapping[str, list[str]]:
-    """What ssh itself would use, by `ssh -G`: that knows Include, Match and the system's file; paramiko does not."""
-    program = shutil.which("ssh")
-    if program is None:
-        home = str(Path.home() / ".ssh")
-        names = ("id_ed25519", "id_ecdsa", "id_rsa")
-        return {
-            "hostname": [host.name],
-            "user": [host.user or getpass.getuser()],
-            "port": [str(host.port or 22)],
-            "identityfile": [f"{home}/{name}" for name in names],
-            "userknownhostsfile": [f"{home}/known_hosts"],
-            "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts"],
-        }
-    argv = [program, "-G"]
-    argv += ["-F", config] if config else []
-    argv += ["-l", host.user] if host.user else []
-    argv += ["-p", str(host.port)] if host.port else []
-    done = subprocess.run([*argv, "--", host.name], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Unreachable(f"ssh -G {host.name}: {done.stderr.strip()}", code="host-ssh-config")
-    settings: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
-        key, _, value = line.partition(" ")
-        values = value.split() if key.endswith("hostsfile") else [value]
-        settings.setdefault(key, []).extend(values)
-    return settings
-
-
-def _transport(host: Host, settings: Mapping[str, list[str]], timeout: float, config: str | None) -> paramiko.Transport:
-    """An open transport whose host key is known."""
-    for pause in (*_PAUSES, None):
-        try:
-            sock = _socket(host, settings, timeout, config)
-            prompt: Any = PromptSocket(sock) if isinstance(sock, socket.socket) else sock
-            transport = paramiko.Transport(prompt)
-            transport.banner_timeout = timeout
-            transport.daemon = True
-            break
-        except TimeoutError:
-            raise Unreachable(
-                f"{host.name}: no answer from {_where(settings)} in {timeout:g} s",
-                code="host-silent",
-                hint="is the host up, and does a firewall drop its ssh port? (--connect-timeout to wait longer)",
-            ) from None
-        except ConnectionRefusedError:
-            trouble = Unreachable(
-                f"{host.name}: {_where(settings)} refused the connection",
-                code="host-refused",
-                hint="is sshd running there, and is this its port? (systemctl status ssh)",
-            )
-        except OSError as error:
-            raise Unreachable(
-                f"{host.name}: cannot reach {_where(settings)}: {error.strerror or error}", code="host-unreachable"
-            ) from None
-        if pause is None:
-            raise trouble
+def _login(
+    host: Host, settings: Settings, timeout: float, hops: tuple[str, ...], jumps: Jumps
+) -> tuple[paramiko.Transport, Callable[[], None]]:
+    """An authenticated transport, and how to end it with all that carries it."""
+    for pause in (*PAUSES, None):
+        deadline = time.monotonic() + timeout
+        with contextlib.ExitStack() as undo:
+            try:
+                wire, words = _dial(host, settings, timeout, hops, jumps, undo)
+                undo.callback(wire.close)
+                transport = _handshake(host.name, settings, wire, words, timeout, deadline)
+            except Dropped as dropped:
+                if pause is None:
+                    raise dropped.trouble from None
+            else:
+                undo.callback(transport.close)
+                undo.callback(wire.close)  # first: Transport.close() waits for a writer that a dead network holds
+                transport.auth_timeout = max(_LOGIN_SECONDS, deadline - time.monotonic())
+                ssh_auth.authenticate(transport, host.name, settings)
+                return transport, undo.pop_all().close
+        assert pause is not None
         time.sleep(pause)
-    known = _known_keys(settings, host)
-    options = transport.get_security_options()
-    if known:  # ask for a key that can be compared, as ssh does
-        first = [name for name in options.key_types if _kind(name) in {key.get_name() for key in known}]
-        options.key_types = tuple(first) + tuple(name for name in options.key_types if name not in first)
+    raise AssertionError("the last try has no pause behind it")
+
+
+def _dial(
+    host: Host, settings: Settings, timeout: float, hops: tuple[str, ...], jumps: Jumps, undo: contextlib.ExitStack
+) -> tuple[Wire, Callable[[], str]]:
+    """A wire to the host's sshd, and what its proxy says."""
+    if hops:
+        try:
+            transport, let_go = jumps.hold(hops)
+        except Unreachable as trouble:
+            raise Unreachable(
+                f"{host.name}: its jump host cannot be used: {trouble.message}", code=trouble.code, hint=trouble.hint
+            ) from None
+        undo.callback(let_go)
+        return Wire(_through(transport, host.name, settings, hops[-1], timeout)), str
+    if settings.proxy_command:
+        return ssh_dial.proxied(settings.proxy_command)
+    return ssh_dial.tcp(host.name, settings, timeout), str
+
+
+def _through(
+    transport: paramiko.Transport, name: str, settings: Settings, jump: str, timeout: float
+) -> paramiko.Channel:
+    target = (settings.hostname, settings.port)
     try:
-        transport.start_client(timeout=timeout)
+        return transport.open_channel("direct-tcpip", target, ("127.0.0.1", 0), timeout=timeout)
+    except paramiko.ChannelException as refused:
+        raise Unreachable(
+            f"{name}: jump host {jump} cannot connect to {settings.where}: {refused.text}",
+            code="host-refused" if "refused" in refused.text.lower() else "host-unreachable",
+            hint=FORWARD,
+        ) from None
+    except (paramiko.SSHException, EOFError, OSError):
+        gone = not transport.is_active()
+        raise Unreachable(
+            f"{name}: the connection to jump host {jump} ended"
+            if gone
+            else f"{name}: jump host {jump} gets no answer from {settings.where} in {timeout:g} s",
+            code="host-unreachable" if gone else "host-silent",
+            hint=f"from {jump}: is the host up, and does a firewall drop its ssh port?",
+        ) from None
+
+
+def _handshake(
+    name: str, settings: Settings, wire: Wire, words: Callable[[], str], timeout: float, deadline: float
+) -> paramiko.Transport:
+    """Banner, key exchange, host key. Raises Unreachable, or Dropped where the other side hung up before its banner."""
+    transport = paramiko.Transport(wire)  # type: ignore[arg-type]  # anything with a socket's methods will do
+    left = max(0.5, deadline - time.monotonic())
+    transport.banner_timeout = left
+    transport.daemon = True
+    known = _known(settings)
+    options = transport.get_security_options()
+    kinds = {entry.kind for entry in known if not entry.marker}
+    if kinds:  # ask for a key that can be compared, as ssh does
+        first = [algorithm for algorithm in options.key_types if _kind(algorithm) in kinds]
+        options.key_types = (*first, *(each for each in options.key_types if each not in first))
+    try:
+        transport.start_client(timeout=left)
+        if transport.get_exception() or not transport.is_active() or time.monotonic() >= deadline:
+            raise paramiko.SSHException("no answer in time")
+        key = transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError, OSError) as error:
         transport.close()
-        raise Unreachable(
-            f"{host.name}: {_where(settings)} accepted the connection but did not speak ssh in {timeout:g} s: "
-            f"{error or 'closed by the host'}",
-            code="host-ssh-hung",
-            hint="sshd hangs, is overloaded (MaxStartups), or something else listens on that port",
-        ) from None
-    key = transport.get_remote_server_key()
-    if key not in known:
+        raise _no_handshake(name, settings, wire, words(), timeout, error) from None
+    judgement = known_hosts.judge(known, key.asbytes())
+    if not _accepted(settings, judgement, key):
         transport.close()
-        raise _key_trouble(host, settings, key, bool(known))
+        raise _key_trouble(name, settings, judgement, key)
     return transport
+
+
+def _no_handshake(name: str, settings: Settings, wire: Wire, said: str, timeout: float, error: Exception) -> Exception:
+    first = wire.first.decode(errors="replace")
+    began = any(line.startswith("SSH-") for line in first.splitlines())
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+        return Unreachable(f"{name}: {settings.where}: {error}", code="host-ssh-protocol", hint="--ssh openssh")
+    if wire.ended and not began and settings.proxy_command:
+        return Unreachable(
+            f"{name}: its ProxyCommand ended: {said or first.strip() or 'without a word'}",
+            code="host-unreachable",
+            hint=settings.proxy_command,
+        )
+    if wire.ended and not began and (not first or "MaxStartups" in first or "Not allowed at this time" in first):
+        return Dropped(
+            Unreachable(
+                f"{name}: {settings.where} dropped the connection before its banner {first.strip()}".rstrip(),
+                code="host-ssh-hung",
+                hint="too many connections at once (MaxStartups), or a ban (PerSourcePenalties, fail2ban)",
+            )
+        )
+    if first and not began:
+        return Unreachable(
+            f"{name}: what listens at {settings.where} does not speak ssh: {first.splitlines()[0][:80]!r}",
+            code="host-ssh-protocol",
+            hint="is it the right port?",
+        )
+    what = "does not finish the key exchange" if began else "does not speak"
+    return Unreachable(
+        f"{name}: {settings.where} accepted the connection, but sshd {what} in {timeout:g} s"
+        if not wire.ended
+        else f"{name}: {settings.where} ended the connection at the key exchange: {error}",
+        code="host-ssh-hung",
+        hint="sshd hangs or the host is overloaded: look at its console; or an MTU black hole on the way"
+        if began
+        else "sshd hangs or the host is overloaded: look at its console",
+    )
+
+
+def _known(settings: Settings) -> list[known_hosts.Entry]:
+    found: list[known_hosts.Entry] = []
+    for path in settings.known_hosts:
+        with contextlib.suppress(OSError):  # ssh does not mind a missing file either
+            found += known_hosts.entries(Path(path).read_text(errors="replace"), settings.key_name)
+    return found
+
+
+def _accepted(settings: Settings, judgement: known_hosts.Judgement, key: paramiko.PKey) -> bool:
+    """As ssh: StrictHostKeyChecking accept-new or no of the user's own configuration takes an unknown key and adds it
+    to the first known_hosts file; `no` goes on with a changed one. A revoked key is never taken."""
+    if judgement == "known":
+        return True
+    if settings.strict == "yes" or judgement == "revoked" or (judgement == "changed" and settings.strict != "no"):
+        return False
+    if judgement != "changed" and settings.known_hosts[:1] not in ((), ("/dev/null",)):
+        salt = os.urandom(20) if settings.hash_names else None
+        line = known_hosts.new_line(settings.key_name, key.get_name(), key.asbytes(), salt)
+        with _adding, contextlib.suppress(OSError), Path(settings.known_hosts[0]).open("a") as file:
+            file.write(line)
+    return True
 
 
 def _kind(algorithm: str) -> str:
@@ -183,104 +321,20 @@ def _kind(algorithm: str) -> str:
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
-def _socket(host: Host, settings: Mapping[str, list[str]], timeout: float, config: str | None) -> Any:
-    jump, proxy = settings.get("proxyjump"), settings.get("proxycommand")
-    if jump and jump[0] != "none":
-        hops = jump[0].split(",")
-        argv = ["ssh", *(["-F", config] if config else []), "-o", "BatchMode=yes",
-                *(["-J", ",".join(hops[:-1])] if hops[1:] else []),
-                "-W", f"[{settings['hostname'][0]}]:{settings['port'][0]}", hops[-1]]  # fmt: skip
-        return paramiko.ProxyCommand(shlex.join(argv))
-    if proxy and proxy[0] != "none":
-        return paramiko.ProxyCommand(proxy[0])
-    return socket.create_connection((settings["hostname"][0], int(settings["port"][0])), timeout)
-
-
-def _where(settings: Mapping[str, list[str]]) -> str:
-    return f"{settings['hostname'][0]} port {settings['port'][0]}"
-
-
-def _known_keys(settings: Mapping[str, list[str]], host: Host) -> list[paramiko.PKey]:
-    """Keys of this host from all known_hosts files, read line by line: one line that paramiko cannot read
-    (@cert-authority, @revoked) must not cost all the others."""
-    address, port = settings.get("hostkeyalias", settings["hostname"])[0], settings["port"][0]
-    wanted = address if port == "22" or "hostkeyalias" in settings else f"[{address}]:{port}"
-    keys: list[paramiko.PKey] = []
-    revoked: list[paramiko.PKey] = []
-    for path in settings.get("userknownhostsfile", []) + settings.get("globalknownhostsfile", []):
-        try:
-            lines = Path(path).expanduser().read_text(errors="replace").splitlines()
-        except OSError:
-            continue  # ssh does not mind a missing file either
-        for line in lines:
-            marker, text = line.split(None, 1) if line.startswith("@") else ("", line)
-            if marker not in ("", "@revoked"):
-                continue
-            try:
-                entry = paramiko.hostkeys.HostKeyEntry.from_line(text)
-            except paramiko.SSHException:
-                continue
-            if entry is None or entry.key is None:
-                continue
-            table = paramiko.HostKeys()
-            table._entries.append(entry)  # type: ignore[attr-defined]
-            if table.lookup(wanted):
-                (revoked if marker else keys).append(entry.key)
-    return [key for key in keys if key not in revoked]
-
-
-def _key_trouble(host: Host, settings: Mapping[str, list[str]], key: paramiko.PKey, known: bool) -> Unreachable:
-    address, port = settings["hostname"][0], settings["port"][0]
-    name = address if port == "22" else f"[{address}]:{port}"
+def _key_trouble(name: str, settings: Settings, judgement: known_hosts.Judgement, key: paramiko.PKey) -> Unreachable:
     shown = f"{key.get_name()} {key.fingerprint}"
-    if known:
-        return Unreachable(
-            f"{host.name}: its host key is not the one in known_hosts (it shows {shown})",
-            code="host-key-changed",
-            hint=f"if the host was reinstalled: ssh-keygen -R {shlex.quote(name)} && ssh {shlex.quote(host.name)} true",
-        )
-    return Unreachable(
-        f"{host.name}: its host key is not known here ({shown})",
-        code="host-key-unknown",
-        hint=f"compare the fingerprint, then: ssh-keyscan -p {port} {shlex.quote(address)} >> ~/.ssh/known_hosts",
-    )
-
-
-def _authenticate(transport: paramiko.Transport, host: Host, settings: Mapping[str, list[str]]) -> None:
-    user = settings["user"][0]
-    tried: list[str] = []
-    for label, key in _keys(settings):
-        tried.append(label)
-        if key is None:
-            continue
-        try:
-            transport.auth_publickey(user, key)
-        except paramiko.AuthenticationException:
-            continue
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise Unreachable(
-                f"{host.name}: the connection broke at authentication: {error}", code="host-auth"
-            ) from None
-        if transport.is_authenticated():
-            return
-    raise Unreachable(
-        f"{host.name}: none of the keys tried is accepted for user {user} ({', '.join(tried) or 'no key found'})",
-        code="host-auth",
-        hint=f"ssh-copy-id {shlex.quote(user)}@{shlex.quote(host.name)}, or load the key: ssh-add; "
-        "for GSSAPI, certificates or security keys: --ssh openssh",
-    )
-
-
-def _keys(settings: Mapping[str, list[str]]) -> Any:
-    """(label, key): the agent's first, then the files', those that need a passphrase left out."""
-    if settings.get("identitiesonly", ["no"])[0] != "yes":
-        for key in paramiko.Agent().get_keys():
-            yield f"agent {key.get_name()}", key
-    for path in settings.get("identityfile", []):
-        file = Path(path).expanduser()
-        try:
-            yield str(file), paramiko.PKey.from_path(file)
-        except FileNotFoundError:
-            continue
-        except (paramiko.SSHException, OSError, TypeError, ValueError) as error:
-            yield f"{file} (unusable: {error})", None
+    there = shlex.quote(settings.key_name)
+    again = f"ssh {shlex.quote(name)} true"
+    if judgement == "revoked":
+        cause, remedy = f"its host key is marked as revoked ({shown})", "ask whoever runs the host for its new key"
+    elif judgement == "changed":
+        cause = f"its host key is not the one in known_hosts (it shows {shown})"
+        remedy = f"if the host was reinstalled: ssh-keygen -R {there} && {again}"
+    elif judgement == "authority":
+        cause, remedy = "its host key is vouched for by a certificate, which paramiko cannot check", "--ssh openssh"
+    else:
+        cause = f"its host key is not known here ({shown})"
+        scan = f"ssh-keyscan -p {settings.port} {shlex.quote(settings.hostname)} >> ~/.ssh/known_hosts"
+        remedy = f"compare the fingerprint, then: {again if settings.proxy_jump or settings.proxy_command else scan}"
+    code = "host-key-unknown" if judgement in ("unknown", "authority") else "host-key-changed"
+    return Unreachable(f"{name}: {cause}", code=code, hint=remedy)

@@ -1,0 +1,119 @@
+"""Why an agent did not come up although its host was reached: from the stage it came to, and the last words. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Literal
+
+from nvrun.fleet import ssh_words
+from nvrun.fleet.link import Unreachable
+from nvrun.fleet.start import Start
+
+Stage = Literal["connecting", "connected", "shell", "setup", "in", "python"]
+"""How far a host is: `connected` with no word of our command yet (the login shell starts), `shell`: it runs it."""
+
+SECONDS: Mapping[Stage, float] = {
+    "connecting": 5.0,
+    "connected": 0.0,
+    "shell": 5.0,
+    "setup": 120.0,
+    "in": 120.0,
+    "python": 20.0,
+}
+"""How long a stage may last, beyond --connect-timeout for the first two: a set-up may load modules or activate conda
+from a slow file system, a container its image; an interpreter on a cold network file system takes seconds."""
+
+_LINES = 5
+_PYTHON_HINT = "--python PATH names the host's interpreter, --setup CMD prepares its environment"
+
+
+def limit(stage: Stage, connect_timeout: float) -> float:
+    """Seconds after which a host in this stage is given up."""
+    return SECONDS[stage] + (connect_timeout if stage in ("connecting", "connected") else 0.0)
+
+
+def refused(name: str, code: str, why: str, said: str, start: Start) -> Unreachable:
+    """What the start's own shells and the agent's first lines refuse, in their words."""
+    if code == "host-no-python":
+        has = ", ".join(path.strip() for path in why.split(":") if path.strip())
+        tried = ", ".join(start.pythons)
+        return Unreachable(
+            f"{name}: no Python there: tried {tried}; {f'the host has {has}' if has else 'the host has none'}",
+            code=code,
+            hint=_PYTHON_HINT,
+        )
+    if code == "host-setup-failed":
+        return Unreachable(
+            f"{name}: --setup failed ({why}){_tail(_without_end(said))}",
+            code=code,
+            hint="try it there in bash; what only login shells have (module, conda) needs: source /etc/profile",
+        )
+    if code == "host-in-failed":
+        return _in_failed(name, "no such program there", said, start)
+    return Unreachable(f"{name}: {why}", code="host-old-python", hint="--python PATH names another")
+
+
+def ended(name: str, stage: Stage, said: str, start: Start) -> Unreachable:
+    """The connection ended before the agent spoke. `said` ends with "(ended with N)" where that is known."""
+    if stage in ("connected", "connecting") and (known := ssh_words.explain(said, name)):
+        return Unreachable(f"{name}: {known.cause}", code=known.code, hint=known.hint)
+    if stage == "setup":
+        return refused(name, "host-setup-failed", "it ended the shell", said, start)
+    if stage == "in":
+        return _in_failed(name, "it ended", said, start)
+    what = {
+        "python": "its Python died at once",
+        "shell": "the start ended early",
+    }.get(stage, "the command did not run there")
+    return Unreachable(
+        f"{name}: {what}{_tail(said) or ': the connection ended'}",
+        code="host-no-agent",
+        hint=_PYTHON_HINT if stage == "python" else f"ssh {shlex.quote(name)} true",
+    )
+
+
+def late(name: str, stage: Stage, seconds: float, said: str, start: Start) -> Unreachable:
+    """A stage lasts too long."""
+    quoted = shlex.quote(name)
+    cause, code, hint = {
+        "connecting": (
+            "no connection",
+            "host-silent",
+            f"a name server, an ssh agent, a proxy or a Match exec that hangs: ssh -v {quoted} true",
+        ),
+        "connected": (
+            "logged in, but its login shell runs no command",
+            "host-no-agent",
+            f"a line of its start files (~/.bashrc) waits, or its home folder hangs: ssh -t {quoted} bash --norc",
+        ),
+        "setup": ("--setup has not ended", "host-setup-failed", "does it wait for something? It gets no input"),
+        "in": (f"--in {start.within} has not started anything", "host-in-failed", "try it there by hand"),
+        "python": (
+            "connected, but its agent says nothing",
+            "host-no-agent",
+            "an interpreter on a dead file system, a full process table, or an MTU black hole on the way there",
+        ),
+    }[stage if stage != "shell" else "python"]
+    return Unreachable(f"{name}: {cause} in {seconds:g} s{_tail(said)}", code=code, hint=hint)
+
+
+def _in_failed(name: str, why: str, said: str, start: Start) -> Unreachable:
+    return Unreachable(
+        f"{name}: --in {start.within}: {why}{_tail(said if why == 'it ended' else _without_end(said))}",
+        code="host-in-failed",
+        hint=f"ssh {shlex.quote(name)} {start.within} true",
+    )
+
+
+def _without_end(said: str) -> str:
+    """The words without the end of our own shell, which says nothing more."""
+    return re.sub(r" ?\(ended with \d+\)$", "", said)
+
+
+def _tail(said: str) -> str:
+    """The last lines of what came, as the end of a sentence. Control characters of a host are not for a terminal."""
+    clean = re.sub(r"[^\x20-\x7e\n\x85\xa0-\U0010ffff]", " ", ssh_words.without_chatter(said))
+    lines = [" ".join(line.split()) for line in clean.splitlines() if line.strip()]
+    return ": " + " | ".join(lines[-_LINES:]) if lines else ""
