@@ -248,7 +248,7 @@ class Job:
         def show(line: bytes, progress: bool) -> None:
             if rank == TORCHRUN:
                 self._note_codes(line)
-                if self._failed or self._ending:
+                if self._failed or self._ending or (self._greeted and not self._ranks):
                     return  # its banner says less than the launcher's own report; the file has it
                 if self._go is None:
                     self._held_back.append(lambda: self._agent.console(kind, rank, line, progress))
