@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import msgspec
 
 from nvrun.agent.procs import stat
 from nvrun.errors import UsageError
+from nvrun.facts import HostFacts, from_json
 from nvrun.fleet.routes import Kind
 from nvrun.job import Job
 from nvrun.mode import Mode
@@ -163,6 +164,22 @@ def _there(entry: Remembered) -> Run:
     if not Path(entry.path).is_dir():
         raise UsageError(f"{entry.id}: its folder {entry.path} is gone")
     return Run(path=Path(entry.path), remembered=entry)
+
+
+def paths_of(words: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
+    """Files and folders that `words` name, each a path or a RUN; without words the latest run. UsageError for what is
+    neither."""
+    return [Path(word) if Path(word).exists() else resolve(word, environ).path for word in words or (LATEST,)]
+
+
+def facts_of(path: Path) -> Mapping[str, HostFacts]:
+    """Host -> its facts as the run in this folder read them; empty where there are none."""
+    try:
+        return {each.host: each for each in from_json((path / "facts.json").read_bytes())}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{path / 'facts.json'}: {error}") from None
 
 
 def result_of(path: Path) -> RunResult | None:

@@ -81,6 +81,16 @@ class Crew:
 
     def greet(self) -> None:
         """Every host's agent has spoken, and its clock is measured. Ended where one cannot be reached."""
+        self.arrive()
+        if self.findings:
+            self.end("unreachable", 69)
+            raise Ended
+        asked = time.time()
+        for host, (body, arrived) in self.ask_all({"t": "ping"}, "pong", HELLO_SECONDS).items():
+            self.offsets[host] = (body["time"] - (asked + arrived) / 2, (arrived - asked) / 2)
+
+    def arrive(self) -> None:
+        """Every host's agent has spoken, or `findings` says why not. Ended where a signal came meanwhile."""
         while self.ending is None and (waiting := set(self.hosts) - set(self.hello) - self.gone):
             now = time.monotonic()
             deadlines = {host: self._deadline(host) for host in waiting}
@@ -89,13 +99,8 @@ class Crew:
                 said = self._session.said(host)
                 self._unreachable(host, trouble.late(self.names[host], stage, now - began, said, self._start))
             self.pump(min(deadlines.values()))
-        if self.ending is None and self.findings:
-            self.end("unreachable", 69)
         if self.ending:
             raise Ended
-        asked = time.time()
-        for host, (body, arrived) in self.ask_all({"t": "ping"}, "pong", HELLO_SECONDS).items():
-            self.offsets[host] = (body["time"] - (asked + arrived) / 2, (arrived - asked) / 2)
 
     def _deadline(self, host: int) -> float:
         stage, began = self._stages[host]

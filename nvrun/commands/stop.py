@@ -1,0 +1,118 @@
+"""`nvrun stop [RUN]`: ends a run on all its hosts, by its launcher where that lives here, else from host to host."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from nvrun import runs
+from nvrun.commands import Said
+from nvrun.commands.reach import crew_of
+from nvrun.config import Invocation
+from nvrun.errors import UsageError
+from nvrun.report.document import document
+from nvrun.report.text import finding_lines
+
+_LAST_SECONDS = 30.0
+"""After the grace: a launcher's sweep, its hosts' last words, and the logs that it brings back."""
+
+
+def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
+    """Exits with 0 where nothing of the run is left, 69 where a host was not reached, 1 where something still runs."""
+    if len(invocation.words) > 1:
+        raise UsageError(f"nvrun stop: expected one run, got {len(invocation.words)}")
+    found = runs.resolve(invocation.words[0] if invocation.words else runs.LATEST, environ)
+    result = runs.result_of(found.path)
+    as_json = invocation.options.json
+    name = found.path.name
+    if result is not None:
+        text = f"{name} is over: {result.ended_by}, exit code {result.exit_code}"
+        return _said(text, 0, as_json, run=name, by="nobody", ended_by=result.ended_by)
+    entry = found.remembered
+    if entry is None:
+        raise UsageError(
+            f"{found.path}: the index does not know this run, so neither its launcher nor its hosts",
+            hint="nvrun runs lists those that it knows; nvrun clean --hosts LIST ends what a dead run left behind",
+        )
+    asked = invocation.source("grace") != "default"
+    grace = invocation.options.grace if asked else entry.options.get("grace", invocation.options.grace)
+    if runs.lives(entry.launcher):
+        return _by_launcher(found, entry, float(grace), as_json)
+    return _by_hosts(entry, float(grace), environ, as_json)
+
+
+def _by_launcher(found: runs.Run, entry: runs.Remembered, grace: float, as_json: bool) -> Said:
+    pid = entry.launcher.pid
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            if runs.lives(entry.launcher):  # looked at again: from here on the descriptor is that very process
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            ended = bool(poll.poll((grace + _LAST_SECONDS) * 1000))
+        finally:
+            os.close(pidfd)
+        if not ended:
+            text = f"{entry.id}: its launcher, process {pid}, got SIGTERM and still runs; again: at once"
+            return _said(text, 1, as_json, run=entry.id, by="launcher", ended_by=None)
+    result = runs.result_of(found.path)
+    how = f"{result.ended_by}, exit code {result.exit_code}" if result else "its launcher is gone, without a result"
+    return _said(
+        f"{entry.id} is over: {how}",
+        0,
+        as_json,
+        run=entry.id,
+        by="launcher",
+        ended_by=result.ended_by if result else None,
+    )
+
+
+def _by_hosts(entry: runs.Remembered, grace: float, environ: Mapping[str, str], as_json: bool) -> Said:
+    """The launcher is dead, or on another machine: whatever carries the run's mark is ended on each host."""
+    where = entry.launcher
+    gone = runs.lives(where) is False
+    lines = [
+        f"{entry.id}: its launcher {'is dead' if gone else f'runs on {where.host} (process {where.pid})'};"
+        " its hosts are reached from here"
+    ]
+    the_job = runs.job_of(entry)
+    hosts: list[dict[str, object]] = []
+    left = False
+    with crew_of(the_job, {**environ, **entry.variables}) as crew:
+        crew.arrive()
+        body = {"t": "sweep", "run": entry.id, "grace": grace}
+        for host, (answer, _) in crew.ask(dict.fromkeys(crew.hello, body), "swept", grace + 20.0).items():
+            swept = answer["result"] or {"ended": [], "left": []}
+            trouble = answer["trouble"]
+            left = left or bool(swept["left"] or trouble)
+            hosts.append({"host": crew.names[host], **swept, "trouble": trouble})
+            lines.append(f"  {crew.names[host]}: {_told(swept, trouble)}")
+        lines += finding_lines(crew.findings)
+        findings = [msgspec.to_builtins(finding) for finding in crew.findings]
+    return _said(
+        "\n".join(lines),
+        1 if left else 69 if findings else 0,
+        as_json,
+        run=entry.id,
+        by="hosts",
+        hosts=hosts,
+        findings=findings,
+    )
+
+
+def _told(swept: Mapping[str, list[int]], trouble: str) -> str:
+    if trouble:
+        return f"could not look: {trouble.strip().splitlines()[-1]}"
+    pids = " ".join(map(str, swept["left"]))
+    ended = f"{len(swept['ended'])} processes ended" if swept["ended"] else "nothing of it there"
+    return ended + (f"; processes {pids} cannot be ended (uninterruptible wait?)" if pids else "")
+
+
+def _said(text: str, exit_code: int, as_json: bool, **parts: object) -> Said:
+    return Said(document(**parts) if as_json else f"{text}\n", exit_code)
