@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # Imported for what they declare; the order is that of the reports.
 from nvrun.checks import unreachable  # noqa: F401  isort: skip
-from nvrun.checks import identity, names, software, paths, limits, gpu  # noqa: F401  isort: skip
+from nvrun.checks import identity, names, software, paths, limits  # noqa: F401  isort: skip
+from nvrun.checks import gpu, gpu_health, gpu_links, rdma, network, system  # noqa: F401  isort: skip
 from nvrun.checks import rendezvous  # noqa: F401  isort: skip
 from nvrun.checks.check import CHECKS, Check
 from nvrun.checks.code import CODES, Code

@@ -155,14 +155,18 @@ def _driver_remedy(reason: str) -> str:
 @check(OFF_BUS)
 def gpus_all_shown(gpus: tuple[Gpu, ...], gpus_on_pci: tuple[str, ...], software: Software) -> Results:
     """NVML shows every NVIDIA GPU that is on PCI."""
-    shown = {gpu.pci for gpu in gpus}
-    hidden = [address for address in gpus_on_pci if address not in shown]
-    # A container is often given some of the GPUs only: then their device files are not there either.
-    given = sum(name.removeprefix("/dev/nvidia").isdigit() for name in software.device_nodes)
-    if hidden and gpus and given != len(gpus):
+    if hidden := _hidden(gpus, gpus_on_pci, software):
         yield OFF_BUS.found(
             f"{len(gpus_on_pci)} GPUs on PCI, {len(gpus)} in NVML: missing {listed(hidden)}", subject=listed(hidden)
         )
+
+
+def _hidden(gpus: Sequence[Gpu], on_pci: Sequence[str], software: Software | None) -> list[str]:
+    """PCI addresses that NVML lacks, unless this container was given some of the GPUs only."""
+    shown = {gpu.pci for gpu in gpus}
+    nodes = software.device_nodes if software else {}
+    given = sum(name.removeprefix("/dev/nvidia").isdigit() for name in nodes)
+    return [address for address in on_pci if address not in shown] if gpus and given != len(gpus) else []
 
 
 @check(TOO_FEW)
@@ -183,7 +187,8 @@ def gpus_agree(
     counted = {
         host: len(there)
         for host, there in gpus.items()
-        if host not in job.gpus and len(there) >= len(fleet[host].gpus_on_pci or ())  # else gpu-off-bus has named it
+        if host not in job.gpus
+        and not _hidden(there, fleet[host].gpus_on_pci or (), fleet[host].software)  # else gpu-off-bus has named it
     }
     yield from differing(COUNT, counted, "GPUs:", groups=groups, subject="GPUs")
     planned = {host: job.gpus_of(host, there) for host, there in gpus.items()}

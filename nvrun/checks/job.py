@@ -109,14 +109,19 @@ def _rdma(fleet: Mapping[str, HostFacts], groups: Sequence[Sequence[str]]) -> di
 
 def _candidates(facts: HostFacts) -> list[RdmaPort]:
     env = facts.env or {}
-    if not facts.gpus or env.get("NCCL_IB_DISABLE") == "1" or env.get("NCCL_NET", "IB").lower() == "socket":
+    if (
+        not (facts.gpus or facts.gpus_on_pci)
+        or env.get("NCCL_IB_DISABLE") == "1"
+        or env.get("NCCL_NET", "IB").lower() == "socket"
+    ):
         return []
     ports = [port for port in facts.rdma or () if port.link_layer in ("InfiniBand", "Ethernet") and not port.is_vf]
     if wanted := env.get("NCCL_IB_HCA"):
         return [port for port in ports if matches_hca(wanted, port)]
     # A compute port hangs below the root port of a GPU; where none does, nothing tells it from storage.
     paths = {device.address: device.path[:2] for device in facts.pci or () if len(device.path) > 2}
-    roots = {paths[gpu.pci] for gpu in facts.gpus if gpu.pci in paths}
+    cards = {gpu.pci for gpu in facts.gpus or ()} | set(facts.gpus_on_pci or ())  # NVML may lack one that is broken
+    roots = {paths[address] for address in cards if address in paths}
     near = [port for port in ports if port.pci and paths.get(port.pci) in roots]
     return near or [port for port in ports if port.state == "ACTIVE"]
 

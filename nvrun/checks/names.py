@@ -124,17 +124,20 @@ def localhost(names: Names) -> Results:
 def peer_names(names: Mapping[str, Names], fleet: Mapping[str, HostFacts]) -> Results:
     """Every host resolves every other host's name to an address of that host."""
     addresses = {host: _addresses(facts.network) for host, facts in fleet.items()}
-    verdicts = {
-        (host, peer): _peer(found, addresses.get(peer, set()))
-        for host, known in names.items()
-        for peer, found in known.peers.items()
-        if peer != host and not _is_address(peer)
-    }
-    right = {peer for (_, peer), verdict in verdicts.items() if verdict == "right"}
+    numeric = {peer for peer in {peer for known in names.values() for peer in known.peers} if _is_address(peer)}
+    right: set[str] = set()
     bad: dict[tuple[str, str], list[str]] = {}
-    for (host, peer), verdict in verdicts.items():
-        if verdict != "right":
-            bad.setdefault((host, verdict), []).append(peer)
+    for host, known in names.items():  # a thousand hosts have a million pairs: the usual case must be quick
+        for peer, found in known.peers.items():
+            there = addresses.get(peer)
+            if there and not there.isdisjoint(found):
+                right.add(peer)
+            elif peer != host and peer not in numeric:
+                verdict = _wrong(found, bool(there))
+                if verdict:
+                    bad.setdefault((host, verdict), []).append(peer)
+                else:
+                    right.add(peer)
     for (host, verdict), peers in bad.items():
         if verdict == "unknown":
             real = [peer for peer in peers if peer in right or (peer in fleet and peer in _own_names(fleet[peer]))]
@@ -163,17 +166,20 @@ def peer_names(names: Mapping[str, Names], fleet: Mapping[str, HostFacts]) -> Re
             )
 
 
-def _peer(found: tuple[str, ...], addresses: set[str]) -> str:
+def _wrong(found: tuple[str, ...], known: bool) -> str:
+    """What is wrong with addresses that are not among the peer's; empty where the peer's own are not known."""
     if not found:
         return "unknown"
     if all(_loopback(address) for address in found):
         return "loopback"
-    return "wrong" if addresses and not addresses & set(found) else "right"
+    return "wrong" if known else ""
 
 
 def _addresses(network: Network | None) -> set[str]:
+    """Without loopback ones, which every host has."""
     interfaces = network.interfaces if network else ()
-    return {address.address for interface in interfaces for address in interface.addresses}
+    own = {address.address for interface in interfaces for address in interface.addresses}
+    return {address for address in own if not _loopback(address)}
 
 
 def _own_names(facts: HostFacts) -> set[str]:

@@ -165,10 +165,12 @@ CASES = [
     Case("gpu-driver-fails", FATAL, "h100x8",
          one(lambda known: with_(known, gpus=None, missing={"gpus": "NVML: Driver/library version mismatch"})),
          words="mismatch"),
-    Case("gpu-off-bus", ERROR, "h100x8", one(lambda known: with_(known, gpus=(known.gpus or ())[:-1])), words="missing 0000:df:00.0"),
+    Case("gpu-off-bus", ERROR, "h100x8", one(lambda known: with_(known, gpus=(known.gpus or ())[:-1])),
+         words="missing 0000:df:00.0"),
     Case("gpu-too-few", FATAL, "h100x8", {}, job=Job(ranks={"n02": 9})),
     Case("gpu-count-differs", ERROR, "h100x8",
-         one(lambda known: with_(known, gpus=(known.gpus or ())[:4], gpus_on_pci=(known.gpus_on_pci or ())[:4]))),
+         one(lambda known: section("software", device_nodes={f"/dev/nvidia{n}": "ok" for n in range(4)})(
+             with_(known, gpus=(known.gpus or ())[:4])))),
     Case("gpu-model-differs", WARNING, "h200x2", one(gpu(1, name="NVIDIA H100 80GB HBM3"))),
     Case("gpu-vbios-differs", WARNING, "h200x2", {host: both(gpu(0, vbios="1"), gpu(1, vbios=vbios))
          for host, vbios in (("n01", "1"), ("n02", "2"), ("n03", "1"))}),

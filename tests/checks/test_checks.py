@@ -14,9 +14,12 @@ from nvrun.checks.check import CHECKS, Check, check, fleet_check
 from nvrun.checks.code import CODES, declare, unread
 from nvrun.facts import HostFacts
 from nvrun.model import Finding, Severity, Skipped
-from tests.checks.cases import CASES, Case
+from tests.checks.cases import CASES as FIRST_CASES
+from tests.checks.cases import Case
+from tests.checks.cases_hardware import CASES as HARDWARE_CASES
 from tests.checks.fleets import DATA, codes, fleet, judge, machine, with_
 
+CASES = [*FIRST_CASES, *HARDWARE_CASES]
 KINDS = sorted(path.stem for path in DATA.glob("*.json"))
 SEPARATE = {"check-crashed", *checks.unreachable.UNREACHABLE}
 """Codes that no check yields from facts."""

@@ -1,0 +1,332 @@
+"""RDMA ports in the plan: up, at full rate, with addresses, keys and devices that NCCL can use. Others are not judged.
+
+Software RDMA (rxe, siw) and virtual functions are judged like others where the plan uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nvrun.checks.check import Results, check, fleet_check
+from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare, unread
+from nvrun.checks.compare import differing, listed, median
+from nvrun.checks.job import Job, name_of
+from nvrun.facts import Gid, HostFacts, PciDevice, RdmaPort, Software
+
+DOWN = declare(
+    "rdma-port-down",
+    FATAL,
+    "an RDMA port of the plan is not active",
+    read="state and phys_state in /sys/class/infiniband",
+    why="NCCL leaves the port out: this host has fewer rails than the others, and NCCL aborts or hangs",
+    remedy="ibstat PORT; cable, transceiver and switch port",
+    source="https://github.com/linux-rdma/rdma-core, ibstat(8); NCCL user guide, NCCL_IB_HCA",
+    depends="judged for ports in the plan only",
+    real=False,
+)
+RATE = declare(
+    "rdma-rate-low",
+    ERROR,
+    "an RDMA port runs below the rate of its like",
+    read="rate in /sys/class/infiniband, against ports of the same kind in the plan",
+    why="the slowest rail sets the pace of every collective",
+    remedy="reseat or replace cable and transceiver; look at the switch port's speed",
+    source="https://github.com/NVIDIA/nccl/issues/307",
+    real=False,
+)
+MTU = declare(
+    "rdma-mtu-differs",
+    ERROR,
+    "RDMA ports of the plan have different active MTUs",
+    read="active_mtu from libibverbs",
+    why="queue pairs between unlike MTUs fail: `local access violation`, LOC_LEN_ERR, or hang",
+    remedy="set one MTU on switches and interfaces (InfiniBand 4096; RoCE: interface MTU 9000 gives 4096)",
+    source="https://github.com/NVIDIA/nccl/issues/1524",
+    real=False,
+)
+MTU_LOW = declare(
+    "rdma-mtu-low",
+    WARNING,
+    "RDMA runs with small packets",
+    read="active_mtu from libibverbs",
+    why="more packets, more work, less bandwidth",
+    remedy="InfiniBand: mtu 4096 in the subnet manager's partition; RoCE: interface and switch MTU 9000",
+    source="ibv_query_port(3)",
+    real=False,
+)
+COUNT = declare(
+    "rdma-ports-differ",
+    FATAL,
+    "hosts bring different numbers of RDMA ports",
+    read="active ports of the plan on each host",
+    why="NCCL refuses mixed numbers of NICs, or its rings use the fewest",
+    remedy="find the missing port: ibstat; or name the same number on all hosts with NCCL_IB_HCA",
+    source="https://github.com/NVIDIA/nccl/issues/2428",
+    depends="not judged where rdma-port-down has named the host",
+    real=False,
+)
+GID = declare(
+    "roce-gid-missing",
+    FATAL,
+    "a RoCE port of the plan has no routable RoCE v2 address",
+    read="gids and gid_attrs/types in /sys/class/infiniband",
+    why="connections fail with work completion error 12 or time out in ibv_modify_qp",
+    remedy="give the port's interface an IPv4 address: its RoCE v2 GID appears by itself (show_gids)",
+    source="https://github.com/NVIDIA/nccl/issues/426; NCCL user guide, NCCL_IB_GID_INDEX",
+    depends="RoCE ports in the plan only",
+    real=False,
+)
+PKEY = declare(
+    "pkey-not-shared",
+    FATAL,
+    "the InfiniBand ports of the plan share no partition as full members",
+    read="pkeys in /sys/class/infiniband; bit 15 = full member",
+    why="two limited members, or members of different partitions, cannot talk",
+    remedy="let the subnet manager put the ports into one partition as full members",
+    source="InfiniBand specification 10.9; NCCL user guide, NCCL_IB_PKEY",
+    depends="InfiniBand ports in the plan only",
+    real=False,
+)
+FIRMWARE = declare(
+    "rdma-firmware-differs",
+    WARNING,
+    "NICs of one kind have different firmware",
+    read="fw_ver of NICs with the same board id",
+    why="known faults and defaults (congestion control, MTU) differ",
+    remedy="bring the firmware to one version (mlxfwmanager, as root)",
+    source="mlxfwmanager --query",
+    real=False,
+)
+GUID = declare(
+    "rdma-guid-twice",
+    FATAL,
+    "two NICs have the same GUID",
+    read="node_guid in /sys/class/infiniband",
+    why="the subnet manager routes to one of them only",
+    remedy="reset the GUIDs of the cloned card or virtual machine",
+    source="InfiniBand specification 14.2.5: NodeInfo",
+    real=False,
+)
+COUNTERS = declare(
+    "rdma-errors",
+    INFO,
+    "a port has far more link errors than others",
+    read="error counters in /sys/class/infiniband since the driver was loaded",
+    why="a link that flaps or corrupts is retrained under load: NCCL sees timeouts",
+    remedy="clean or replace cable and transceiver; watch link_downed during a job",
+    source="perfquery(8); ten times the median of the plan's ports",
+    real=False,
+)
+UVERBS = declare(
+    "rdma-device-closed",
+    FATAL,
+    "the device file of an RDMA port cannot be opened",
+    read="open(2) of /dev/infiniband/uverbsN as the job's user",
+    why="NCCL falls back to sockets without an error, at a fraction of the speed",
+    remedy="docker --device=/dev/infiniband (or --privileged); on the host the rdma group or udev's mode",
+    source="https://github.com/NVIDIA/nccl/issues/1925",
+    real=False,
+)
+GPUDIRECT = declare(
+    "gpudirect-differs",
+    ERROR,
+    "GPUDirect RDMA's kernel module is loaded on some hosts only",
+    read="nvidia_peermem or nv_peer_mem in /sys/module",
+    why="this host copies through main memory (unless dma-buf works there): it slows all others",
+    remedy="modprobe nvidia_peermem as root, and load it at boot",
+    source="https://github.com/NVIDIA/nccl-tests/issues/152",
+    real=False,
+)
+PCIE = declare(
+    "nic-pcie-narrow",
+    ERROR,
+    "a NIC of the plan, or a bridge above it, has lost PCIe lanes or speed",
+    read="current and max link width and speed in sysfs",
+    why="the NIC cannot carry its network rate",
+    remedy="reseat the card or riser; lspci -vv -s ADDRESS | grep LnkSta as root",
+    source="https://github.com/NVIDIA/nccl/issues/428",
+    depends="error for lanes, warning for speed",
+    real=False,
+)
+CLASS = declare(
+    "roce-class-differs",
+    ERROR,
+    "RoCE traffic is marked differently on the hosts",
+    read="forced traffic class of the port (MLNX_OFED) and NCCL_IB_TC",
+    why="part of the traffic runs in a class without flow control: drops, timeouts, slow collectives",
+    remedy="set one traffic class on all hosts, that of the switches' lossless priority: NCCL_IB_TC",
+    source="https://github.com/NVIDIA/nccl/issues/2383",
+    depends="RoCE ports in the plan only",
+    real=False,
+)
+
+_PHYS = {
+    "Polling": ("no signal from the other side", "cable, transceiver or switch port: ibstat PORT"),
+    "Disabled": ("switched off on this host", "ip link set dev IFACE up; mlxlink -d PORT -a EN as root"),
+    "Sleep": ("asleep", "ip link set dev IFACE up"),
+    "LinkErrorRecovery": ("retraining after errors", "replace cable or transceiver"),
+}
+
+
+@check(DOWN, UVERBS)
+def rdma_ports_up(host: str, rdma: tuple[RdmaPort, ...], job: Job) -> Results:
+    """RDMA ports of the plan are active and can be opened."""
+    for port in job.ports_of(host, rdma):
+        name = name_of(port)
+        if port.state != "ACTIVE":
+            cause, remedy = _PHYS.get(port.phys_state, (port.phys_state or "no reason given", DOWN.remedy))
+            if port.state == "INIT":
+                cause, remedy = "no subnet manager has set it up", "start opensm or UFM; is the port in its fabric?"
+            yield DOWN.found(
+                f"{name} is {port.state}: {cause}",
+                subject=name,
+                observed=f"{port.state}/{port.phys_state}",
+                expected="ACTIVE/LinkUp",
+                remedy=remedy.replace("PORT", port.device).replace("IFACE", port.netdev or port.device),
+            )
+        if port.uverbs_openable is False:
+            yield UVERBS.found(f"{port.uverbs or name} cannot be opened", subject=name)
+
+
+@fleet_check(RATE, MTU, MTU_LOW, COUNT, FIRMWARE)
+def rdma_ports_agree(
+    rdma: Mapping[str, tuple[RdmaPort, ...]], groups: tuple[tuple[str, ...], ...], job: Job
+) -> Results:
+    """RDMA ports of the plan have one number, rate, MTU and firmware."""
+    planned = {host: job.ports_of(host, ports) for host, ports in rdma.items()}
+    active = {host: [port for port in ports if port.state == "ACTIVE"] for host, ports in planned.items()}
+    whole = {host: len(ports) for host, ports in active.items() if len(ports) == len(planned[host])}
+    if any(whole.values()):
+        yield from differing(COUNT, whole, "RDMA ports in use:", subject="RDMA ports")
+    rates = {host: _one([port.rate_gbps for port in ports]) for host, ports in active.items()}
+    highest = max((rate for rate in rates.values() if rate), default=0.0)
+    for finding in differing(RATE, rates, "all RDMA ports:", groups=groups, shown=lambda rate: f"{rate:g} Gb/s"):
+        if finding.host is None or (rates[finding.host] or 0.0) < highest:
+            yield finding
+    mtus = {host: min((p.active_mtu for p in ports if p.active_mtu), default=None) for host, ports in active.items()}
+    yield from differing(MTU, mtus, "smallest RDMA MTU", subject="MTU")
+    smallest = _one([mtu for mtu in mtus.values() if mtu])
+    if smallest is not None and smallest < 4096:
+        yield MTU_LOW.found(f"the active MTU of all hosts' RDMA ports is {smallest:g}, not 4096", subject="MTU")
+    boards = {port.board or port.hca_type for ports in active.values() for port in ports}
+    for board in sorted(board for board in boards if board):
+        versions = {
+            host: listed(sorted({p.firmware for p in ports if p.firmware and (p.board or p.hca_type) == board})) or None
+            for host, ports in active.items()
+        }
+        yield from differing(FIRMWARE, versions, f"firmware of {board}", subject=board)
+
+
+def _one(values: Sequence[float | None]) -> float | None:
+    """The value that all have; None where they differ or have none."""
+    return values[0] if len(set(values)) == 1 else None
+
+
+@check(RATE, GID, PCIE)
+def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, ...], job: Job) -> Results:
+    """RDMA ports of the plan run at full rate, with an address and all their PCIe lanes."""
+    ports = [port for port in job.ports_of(host, rdma) if port.state == "ACTIVE"]
+    if not ports:
+        return
+    best: dict[str, float] = {}
+    for port in ports:
+        best[port.hca_type or ""] = max(best.get(port.hca_type or "", 0.0), port.rate_gbps or 0.0)
+    devices = {device.address: device for device in pci}
+    for port in ports:
+        name = name_of(port)
+        if port.rate_gbps and port.rate_gbps < best[port.hca_type or ""]:
+            yield RATE.found(
+                f"{name}: {port.rate_gbps:g} Gb/s, others of this host have {best[port.hca_type or '']:g}", subject=name
+            )
+        if port.link_layer == "Ethernet" and not any(map(_routable, port.gids)):
+            seen = "only link-local ones" if any("v2" in gid.type for gid in port.gids) else "none"
+            yield GID.found(f"{name} has no routable RoCE v2 GID, {seen}", subject=name)
+        if port.pci in devices:
+            yield from _lanes(name, devices[port.pci], devices)
+    if any(port.link_layer == "Ethernet" for port in ports):
+        yield unread("flow control (PFC) and congestion marking (ECN) of RoCE are not read")
+
+
+def _routable(gid: Gid) -> bool:
+    return "v2" in gid.type and not gid.gid.startswith("fe80")
+
+
+def _lanes(name: str, device: PciDevice, devices: Mapping[str, PciDevice]) -> Results:
+    width, most = device.link_width, device.link_width_max
+    if width and most and width < most:
+        yield PCIE.found(f"{name} has {width} PCIe lanes of {most}", subject=name)
+        return
+    if device.link_speed_gt_s and device.link_speed_max_gt_s and device.link_speed_gt_s < device.link_speed_max_gt_s:
+        yield PCIE.found(
+            f"{name} runs at {device.link_speed_gt_s:g} GT/s a lane of {device.link_speed_max_gt_s:g}",
+            severity=WARNING,
+            subject=name,
+        )
+    for address in device.path[1:-1]:
+        bridge = devices.get(address)
+        # A bridge with more lanes than the NIC has may well use fewer of them; below the NIC's own it is a bottleneck.
+        if bridge and bridge.link_width and width and bridge.link_width < width:
+            yield PCIE.found(
+                f"the bridge {address} above {name} has {bridge.link_width} lanes, the NIC {width}", subject=name
+            )
+
+
+@fleet_check(PKEY, GUID)
+def rdma_fabric_shared(rdma: Mapping[str, tuple[RdmaPort, ...]], job: Job) -> Results:
+    """InfiniBand ports of the plan share a partition, and no two NICs have one GUID."""
+    keys: dict[str, set[int]] = {}
+    owners: dict[str, set[str]] = {}
+    for host, ports in rdma.items():
+        for port in job.ports_of(host, ports):
+            if port.link_layer == "InfiniBand" and port.state == "ACTIVE" and port.pkeys:
+                full = {int(key, 16) & 0x7FFF for key in port.pkeys if int(key, 16) & 0x8000}
+                keys[host] = keys.get(host, full) & full
+            if port.node_guid and port.node_guid.strip("0:"):
+                owners.setdefault(port.node_guid, set()).add(host)
+    if keys and not set.intersection(*keys.values()):
+        shown = {host: listed(f"{key | 0x8000:#06x}" for key in sorted(full)) or "none" for host, full in keys.items()}
+        found = list(differing(PKEY, shown, "full-member P_Keys:", subject="P_Key"))
+        yield from found or [PKEY.found("no port is a full member of a partition", subject="P_Key")]
+    for guid, hosts in owners.items():
+        if len(hosts) > 1:
+            yield GUID.found(f"{listed(sorted(hosts))} have NICs with the GUID {guid}", subject=guid)
+
+
+_ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "local_link_integrity_errors")
+_OUTLIER, _FEW = 10, 100
+
+
+@fleet_check(COUNTERS)
+def rdma_errors_usual(rdma: Mapping[str, tuple[RdmaPort, ...]], job: Job) -> Results:
+    """No port of the plan has far more link errors than the others."""
+    planned = [(host, port) for host, ports in rdma.items() for port in job.ports_of(host, ports)]
+    for counter in _ERRORS:
+        values = [port.counters[counter] for _, port in planned if counter in port.counters]
+        usual = median(values) if values else 0
+        for host, port in planned:
+            value = port.counters.get(counter, 0)
+            if value > max(_FEW, _OUTLIER * usual):
+                yield COUNTERS.found(
+                    f"{name_of(port)}: {counter} {value}, the usual is {usual:g}", host=host, subject=name_of(port)
+                )
+
+
+@fleet_check(GPUDIRECT, CLASS)
+def rdma_setup_agrees(
+    software: Mapping[str, Software], rdma: Mapping[str, tuple[RdmaPort, ...]], fleet: Mapping[str, HostFacts], job: Job
+) -> Results:
+    """GPUDirect RDMA and RoCE traffic classes are set up alike on all hosts that use RDMA."""
+    users = [host for host in software if job.uses_rdma(host)]
+    modules = {host: software[host].nvidia_peermem for host in users}
+    if len({value for value in modules.values() if value is not None}) > 1:
+        for host, loaded in modules.items():
+            if loaded is False:
+                yield GPUDIRECT.found("nvidia_peermem is not loaded, on other hosts it is", host=host)
+    classes = {}
+    for host in users:
+        ports = [port for port in job.ports_of(host, rdma[host]) if port.link_layer == "Ethernet"]
+        env = (fleet[host].env or {}).get("NCCL_IB_TC", "unset")
+        if ports:
+            forced = sorted({str(port.traffic_class) for port in ports if port.traffic_class is not None})
+            classes[host] = f"{listed(forced) or 'not forced'}, NCCL_IB_TC {env}"
+    yield from differing(CLASS, classes, "RoCE traffic class", subject="traffic class")
