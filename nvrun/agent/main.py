@@ -160,8 +160,8 @@ class Agent:
                 run, where = message["run"], message["folder"]
                 self.folder = folder.prepare(where, message["token"], message["name"], run, self.host)
                 path, shared = self.folder
-            if not shared:
-                remains.hold(path)
+                if not shared:
+                    remains.hold(path)
             trouble = "ports-taken"
             if message.get("ports"):
                 self._held, port = netcheck.hold_port(message["ports"])
