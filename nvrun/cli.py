@@ -76,7 +76,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     """hosts -> facts -> checks -> plan -> launch -> observe -> report."""
     import time
 
-    from nvrun import checks, console, job, preflight, rundir
+    from nvrun import checks, console, job, preflight, rundir, runs
     from nvrun.fleet.crew import Ended, gathered
     from nvrun.launch import Launch
     from nvrun.placement import place, wishes_of
@@ -87,6 +87,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     the_job = job.read(invocation, environ)
     folder = rundir.create(rundir.new_run_id(started), invocation.options.run_dir, environ)
     writer = console.standard([host.name for host in the_job.hosts])
+    if trouble := runs.remember(the_job, folder.run_id, folder.path, started, environ):
+        writer.say(f"nvrun: {trouble}")
     with gathered(the_job, environ, say=writer.say, show=writer.offer) as crew:
         launch = Launch(the_job, crew, folder, writer)
         with suppress(Ended):
