@@ -26,6 +26,7 @@ from nvrun.job import Job
 from nvrun.mode import Mode
 from nvrun.model import Frozen, Host, RunResult
 from nvrun.options import Options
+from nvrun.plan import Plan
 from nvrun.torchrun import TorchrunArgs
 
 MOST = 1000
@@ -180,6 +181,16 @@ def facts_of(path: Path) -> Mapping[str, HostFacts]:
         return {}
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"{path / 'facts.json'}: {error}") from None
+
+
+def plan_of(path: Path) -> Plan | None:
+    """The plan of the run in this folder; None where there is none."""
+    try:
+        return msgspec.json.decode((path / "plan.json").read_bytes(), type=Plan)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{path / 'plan.json'}: {error}") from None
 
 
 def result_of(path: Path) -> RunResult | None:
