@@ -150,7 +150,7 @@ class Crew:
         """The first cause stands; every host is told to end its job, if it has one."""
         if self.ending is None:
             self.ending = Ending(by=by, exit_code=exit_code, message=message)
-            self.send({"t": "end", "grace": self._job.options.grace})
+            self.send({"t": "end", "grace": self._job.options.grace, "by": by})
 
     def dismiss(self) -> None:
         """The agents end; a link that does not is dropped."""

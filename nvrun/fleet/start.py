@@ -27,7 +27,7 @@ STAGE = b"s"
 _SAY = r"""_nvrun_say() { printf '\n\002ffffs.%s\n' "$1"; }; """
 # srun's tasks share one stream: the node's name tells which of them it is.
 _REFUSE = r"""_nvrun_refuse() { printf '\n\002ffffj.{"t":"refused","code":"%s","node":"%s","why":"%.700s"}\n'"""
-_REFUSE += r""" "$1" "$SLURMD_NODENAME" "$2"; exit 1; }; """
+_REFUSE += r""" "$1" "${SLURMD_NODENAME-}" "$2"; exit 1; }; """
 
 COMMAND = ("sh", "-c", r'printf "\n\002ffffs.shell\n"; IFS= read -r line; eval "$line"')
 
@@ -41,7 +41,7 @@ has_torch() {
                  "$1"/local/lib/python3*/*-packages/torch;
     do [ -e "$torch" ] && return 0; done; return 1;
 };
-on_path() { IFS=:; for folder in $PYTHONPATH; do [ -e "$folder/torch" ] && return 0; done; return 1; };
+on_path() { IFS=:; for folder in ${PYTHONPATH-}; do [ -e "$folder/torch" ] && return 0; done; return 1; };
 for name; do
     path=$(command -v "$name" 2>/dev/null) && [ -x "$path" ] || continue;
     : "${any:=$path}";

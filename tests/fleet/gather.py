@@ -1,8 +1,11 @@
-"""A crew whose agents said hello and are sent home again: what a launch does first. `python -m tests.fleet.gather FLAGS`
-prints one JSON object; tests run it on the lab's launcher."""
+"""A crew whose agents said hello and are sent home again: what a launch does first.
+
+`python -m tests.fleet.gather FLAGS` prints one JSON object; tests run it on the lab's launcher.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -23,10 +26,8 @@ def main(argv: Sequence[str]) -> None:
     began = time.monotonic()
     said: list[str] = []
     with gathered(the_job, os.environ, say=said.append, show=lambda line: None) as crew:
-        try:
+        with contextlib.suppress(Ended):
             crew.greet()
-        except Ended:
-            pass
         took = time.monotonic() - began
     answer = {
         "hello": {crew.names[host]: body for host, body in crew.hello.items()},
