@@ -5,9 +5,10 @@ from __future__ import annotations
 # Imported for what they declare; the order is that of the reports.
 from nvrun.checks import unreachable  # noqa: F401  isort: skip
 from nvrun.checks import identity, names, software, paths, limits  # noqa: F401  isort: skip
-from nvrun.checks import gpu, gpu_health, gpu_links, rdma, network, system  # noqa: F401  isort: skip
+from nvrun.checks import gpu, gpu_health, gpu_links, rdma, network, fabric, system  # noqa: F401  isort: skip
 from nvrun.checks import rendezvous  # noqa: F401  isort: skip
 from nvrun.checks.check import CHECKS, Check
+from nvrun.checks.checklist import Item, checklist
 from nvrun.checks.code import CODES, Code
 from nvrun.checks.decide import Decision, apply, exit_code
 from nvrun.checks.job import Job
@@ -21,8 +22,10 @@ __all__ = [
     "Check",
     "Code",
     "Decision",
+    "Item",
     "Job",
     "apply",
+    "checklist",
     "codes",
     "exit_code",
     "explain",

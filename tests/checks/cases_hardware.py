@@ -171,6 +171,11 @@ CASES = [
         "n02": both(interface(MAIN, speed_mbit=100_000), sysctl(net__ipv4__tcp_rmem="4096 131072 6291456"))}, job=TCP),
     Case("conntrack-full", WARNING, "cpu_host", one(
         sysctl(net__netfilter__nf_conntrack_count="95", net__netfilter__nf_conntrack_max="100"))),
+    # fabric
+    Case("fabric-slower-than-possible", WARNING, "h100x8",
+         every(lambda known: with_(known, env={"NCCL_IB_DISABLE": "1"})), host=None, words="NCCL_IB_DISABLE=1"),
+    Case("fabric-slower-than-possible", WARNING, "h100x8", every(lambda known: with_(known, rdma=())), host=None,
+         words="at 200 Gb/s"),
     # system
     Case("disk-full", ERROR, "cpu_host", one(disk(free_bytes=1 << 16))),
     Case("disk-full", ERROR, "cpu_host", one(disk(free_inodes=0)), words="inodes"),
