@@ -9,9 +9,10 @@ import socket
 import sys
 import time
 from collections import deque
+from functools import partial
 from typing import Any, Callable, Deque, Dict, Iterator, Optional
 
-from . import folder, inspect, keeper, netcheck, procs, remains, tasks, wire
+from . import command, folder, inspect, keeper, netcheck, procs, remains, slurm, tasks, wire
 from .loop import READ, WRITE, Loop
 from .supervise import Job
 
@@ -29,6 +30,7 @@ class Agent:
 
     def __init__(self, into: int, out: int, mark_fd: int) -> None:
         self.loop = Loop()
+        self.signals = slurm.Signals(self.loop, os.environ)
         self.host = _UNNAMED
         self.job: Optional[Job] = None
         self.folder: Optional[folder.Folder] = None
@@ -43,6 +45,7 @@ class Agent:
         self._heard = time.monotonic()
         self._lost_after: Optional[float] = None
         self._closed = False
+        self._hook_mark = ""
         self._tasks = tasks.Tasks(self.loop, keep_closed=(into, out))
         os.set_blocking(into, False)
         os.set_blocking(out, False)
@@ -51,8 +54,10 @@ class Agent:
         self._queue_bytes(b"\n")  # ends whatever a banner left on the line
         self.loop.watch(self._into, READ, self._read)
         self.loop.every(BEAT_SECONDS, self._beat)
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            self.loop.on_signal(number, partial(self.signals.note, number))
         self.loop.on_signal(signal.SIGTERM, self._terminated)
         self.loop.on_signal(signal.SIGCHLD, lambda: procs.reap(self._own_children()))
         self.loop.run()
@@ -205,6 +210,15 @@ class Agent:
 
         look()
 
+    def on_run(self, message: Message) -> None:
+        """A hook's command."""
+        self._hook_mark = "%s.%d.hooks" % (message["run"], self.host)
+        request, mark = message["request"], self._hook_mark
+
+        self._tasks.start(
+            lambda: command.run(request, mark), request["timeout"] + 3.0, self._answer(message["answer"])
+        )
+
     def on_inspect(self, message: Message) -> None:
         """Where the ranks really are: CPUs, memory policy, GPU."""
         if self.job:
@@ -221,12 +235,23 @@ class Agent:
             self.job.go(message)
 
     def on_end(self, message: Message) -> None:
-        if self.job:
-            self.job.end(message["grace"])
+        """`by` signal: the scheduler may be telling every process of the job, this one too."""
+        if not self.job:
+            return
+        end = partial(self.job.end, message["grace"])
+        if message.get("by") == "signal":
+            self.signals.when_settled(end)
+        else:
+            end()
 
     def on_signal(self, message: Message) -> None:
-        if self.job:
-            self.job.signal_ranks(getattr(signal, "SIG" + message["name"]))
+        number = getattr(signal, "SIG" + message["name"])
+
+        def hand_on() -> None:
+            if self.job and not self.signals.came(number):
+                self.job.signal_ranks(number)
+
+        self.signals.when_settled(hand_on)
 
     def on_fetch(self, message: Message) -> None:
         """All files of a private folder, as the link takes them."""
@@ -269,7 +294,9 @@ class Agent:
         """SIGTERM: the keeper's end, or Slurm that ends the step."""
         if os.getppid() != self._keeper:
             self._link_ended()
-        elif self.job:
+            return
+        self.signals.note(signal.SIGTERM)
+        if self.job:
             self.send({"t": "terminated"})
             self.job.end(None)
         else:
@@ -295,8 +322,8 @@ class Agent:
         return self._tasks.pids() | (self.job.pids() if self.job else set())
 
     def spare(self) -> "set[int]":
-        """Children that belong to the agent, not to the job."""
-        return self._tasks.pids()
+        """Processes that belong to the agent or to hooks, not to the job."""
+        return self._tasks.pids() | (procs.marked(self._hook_mark) if self._hook_mark else set())
 
 
 def main(into: int, out: int) -> None:

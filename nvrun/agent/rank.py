@@ -43,10 +43,12 @@ def main(sock: socket.socket) -> None:
     for target, fd in enumerate(fds, start=1):
         os.dup2(fd, target)
         os.close(fd)
+    for name in plan["unset"]:
+        os.environ.pop(name, None)
     os.environ.update(plan["set"])
     if plan.get("cpus"):
         os.sched_setaffinity(0, plan["cpus"])
-    for number in (signal.SIGUSR1, signal.SIGUSR2):  # ignored on the way here so that they cannot stop torchrun
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):  # ignored so that they cannot stop torchrun
         signal.signal(number, signal.SIG_DFL)
     argv = plan["prefix"] + sys.argv[1:]
     try:

@@ -18,7 +18,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 
-from . import procs, wire
+from . import procs, slurm, wire
 from .folder import Folder
 from .loop import READ
 from .streams import Stream
@@ -80,6 +80,7 @@ class Job:
         self._ending = False
         self._asked: Set[int] = set()
         self._failed = False
+        self._shielded = False
         self._torchrun: Optional[subprocess.Popen[bytes]] = None
         self._torchrun_pidfd = -1
         self._own: List[Stream] = []
@@ -98,6 +99,9 @@ class Job:
         self._loop.watch(self._listener.fileno(), READ, self._accept)
         environment = {**request["defaults"], **os.environ, **request["set"]}
         environment[procs.MARK] = request["mark"]
+        self._shielded = slurm.shields(environment, request["argv"])
+        if self._shielded:
+            environment[slurm.VARIABLE] = slurm.HANDLED
         self._own = [
             Stream(os.path.join(self._where.path, "torchrun.out"), self._shower(wire.STDOUT, TORCHRUN)),
             Stream(os.path.join(self._where.path, "torchrun.err"), self._shower(wire.STDERR, TORCHRUN)),
@@ -108,9 +112,10 @@ class Job:
             procs.set_pdeathsig(signal.SIGKILL)
             if os.getppid() != supervisor:
                 os._exit(1)
-            # torchrun takes USR1 and USR2 for an order to stop, or dies of them; the shim restores both for the rank.
+            # torchrun takes USR1 and USR2 for an order to stop, or dies of them; the shim restores them for the rank.
             for number in (signal.SIGUSR1, signal.SIGUSR2):
                 signal.signal(number, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN if self._shielded else signal.SIG_DFL)
             for number in (signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
 
@@ -214,6 +219,7 @@ class Job:
                 "set": plan.get("set", {}),
                 "prefix": plan.get("prefix", []),
                 "cpus": plan.get("cpus", []),
+                "unset": [slurm.VARIABLE] if self._shielded else [],
             }
         ).encode()
         try:
@@ -283,7 +289,9 @@ class Job:
                 [rank.pid for rank in self._ranks.values() if rank.sock], signal.SIGKILL
             )  # nothing of the user ran
             if self._torchrun and not self._failed:  # after a rank's failure torchrun is ending its siblings by itself
-                procs.kill([self._torchrun.pid], signal.SIGTERM)
+                procs.kill([self._torchrun.pid], slurm.END if self._shielded else signal.SIGTERM)
+                if self._shielded and not self._agent.signals.came(signal.SIGTERM):
+                    self.signal_ranks(signal.SIGTERM)
             self._when_ranks_are_gone()
         self._loop.later(wait, self._kill)
 
