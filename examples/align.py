@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from group import process_group, say, seconds
 from models import Transformer, next_token_loss, text
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 NVLS_CHUNK = 16 * 1024
@@ -50,9 +51,7 @@ def buckets(bucket_mb: float, device: torch.device) -> list[int]:
 
     def see(_, bucket):  # no annotations: DDP compares them with the types themselves, and here they are text
         sizes.append(bucket.buffer().numel() * bucket.buffer().element_size())
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
+        return default_hooks.allreduce_hook(None, bucket)
 
     model = DistributedDataParallel(Transformer(dim=256, layers=4).to(device), bucket_cap_mb=bucket_mb)
     model.register_comm_hook(None, see)

@@ -55,7 +55,9 @@ def train(args: argparse.Namespace, device: torch.device) -> float:
         optimizer.zero_grad()
         for micro in range(args.accumulate):
             last = micro == args.accumulate - 1
-            with model.no_sync() if args.no_sync and not last else nullcontext():
+            # Not in the very first step: a static graph is learnt from a backward pass that synchronises.
+            quiet = args.no_sync and losses and not last
+            with model.no_sync() if quiet else nullcontext():
                 loss = nn.functional.cross_entropy(model(images), labels) / args.accumulate
                 loss.backward()
         optimizer.step()

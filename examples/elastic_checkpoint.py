@@ -30,6 +30,7 @@ from group import mean_over_ranks, process_group, say
 from models import Transformer, next_token_loss, text
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
@@ -118,9 +119,9 @@ def train(args: argparse.Namespace, device: torch.device) -> float | None:
     torch.manual_seed(0)
     net = Transformer(dim=args.dim, layers=2).to(device)
     if args.fsdp:
-        for block in net.blocks:
-            fully_shard(block)
-        fully_shard(net)
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        for part in [*net.blocks, net]:
+            fully_shard(part, mesh=mesh)
     model = net if args.fsdp else DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     checkpoint = (Shards if args.fsdp else OneFile)(args.folder, net, optimizer)

@@ -20,6 +20,7 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -112,15 +113,14 @@ class PowerSGD:
 class Hierarchy:
     """The groups of one layout, made once. Every rank must make all groups, its own or not, in the same order."""
 
-    def __init__(self, layout: Layout, between: Between) -> None:
+    def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.between = between
         inside = [dist.new_group(list(ranks)) for ranks in layout.nodes]
         across = [dist.new_group([ranks[i] for ranks in layout.nodes]) for i in range(layout.shards)]
         self.inside = inside[layout.node]
         self.across = across[layout.local] if layout.local < layout.shards else None
 
-    def all_reduce(self, tensor: torch.Tensor) -> int:
+    def all_reduce(self, tensor: torch.Tensor, between: Between) -> int:
         """Sum over all ranks, in place, and return the bytes of the shard that went between nodes.
 
         The size must be a multiple of the number of shards.
@@ -136,7 +136,7 @@ class Hierarchy:
                 dist.reduce(shard, owner, group=self.inside)
         sent = 0
         if mine is not None and self.across is not None and len(self.layout.nodes) > 1:
-            sent = self.between(mine, self.across)
+            sent = between(mine, self.across)
         if self.layout.even:
             dist.all_gather(shards, mine, group=self.inside)
         else:
@@ -175,7 +175,12 @@ def compare(args: argparse.Namespace, device: torch.device) -> None:
     # Ring all-reduce of S bytes over n: each sends 2(n-1)/n S. Flat, one such stream leaves each node.
     ring = 2 * (world - 1) / world * size
     local = len(place.nodes[place.node])
+    steps = Hierarchy(place)
+    stepped = source.clone()
     say(f"inside a node each rank sends {2 * (local - 1) / local * size / 1e6:.2f} MB in the steps")
+
+    def again(between: Between) -> None:
+        steps.all_reduce(stepped.copy_(source), between)
 
     def line(name: str, took: float, node_bytes: float) -> str:
         bus = ring / took / 1e9
@@ -185,12 +190,11 @@ def compare(args: argparse.Namespace, device: torch.device) -> None:
     took = median(lambda: dist.all_reduce(flat.copy_(source)), args.repeat, device)
     say(line("flat", took, ring if nodes > 1 else 0.0))
     for name in args.between:
-        steps = Hierarchy(place, {"fp32": fp32, "bf16": bf16, "powersgd": PowerSGD(args.rank)}[name])
-        stepped = source.clone()
-        sent = torch.tensor(float(steps.all_reduce(stepped)), device=device)
+        between: Between = {"fp32": fp32, "bf16": bf16, "powersgd": PowerSGD(args.rank)}[name]
+        sent = torch.tensor(float(steps.all_reduce(stepped.copy_(source), between)), device=device)
         dist.all_reduce(sent)
         error = (stepped - flat).norm() / flat.norm()
-        took = median(lambda: steps.all_reduce(stepped.copy_(source)), args.repeat, device)  # noqa: B023
+        took = median(partial(again, between), args.repeat, device)
         leg = 2 * (nodes - 1) / nodes * sent.item() / nodes
         say(f"{line(f'steps, {name}', took, leg)}, relative error {error.item():.1e}")
 

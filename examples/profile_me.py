@@ -47,18 +47,16 @@ def common(one: Spans, other: Spans) -> float:
 def communication(profiler: profile, device: torch.device) -> tuple[float, float]:
     """Microseconds of communication, and those of them during which compute ran as well."""
     kind = DeviceType.CUDA if device.type == "cuda" else DeviceType.CPU
-    marks = ("nccl", "gloo:", "c10d::")
     wire: Spans = []
     compute: Spans = []
     for event in profiler.events():
-        span = (event.time_range.start, event.time_range.end)
         if event.device_type != kind:
             continue
-        if event.name.startswith(marks[:2]):
+        span = (event.time_range.start, event.time_range.end)
+        # Kernels of NCCL on a GPU; on a CPU gloo's threads mark theirs. Annotations span both and are neither.
+        if event.name.startswith(("ncclDevKernel", "ncclKernel", "gloo:")):
             wire.append(span)
-        elif not event.name.startswith(("ProfilerStep", "Mem", marks[2])) and (
-            kind == DeviceType.CUDA or event.name.startswith("aten::")
-        ):
+        elif not event.is_user_annotation and (kind == DeviceType.CUDA or event.name.startswith("aten::")):
             compute.append(span)
     wire, compute = merged(wire), merged(compute)
     return length(wire), common(wire, compute)

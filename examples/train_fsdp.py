@@ -16,18 +16,18 @@ import torch.distributed as dist
 from group import mean_over_ranks, process_group, say
 from models import Transformer, next_token_loss, text
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 
-def shard(model: Transformer, bf16: bool) -> None:
+def shard(model: Transformer, bf16: bool, device: torch.device) -> None:
     """Shard in place: one unit a block, so that the next block is gathered while this one computes."""
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else None
-    options = {"mp_policy": policy} if policy else {}
-    for block in model.blocks:
-        fully_shard(block, **options)
-    fully_shard(model, **options)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for part in [*model.blocks, model]:
+        fully_shard(part, mesh=mesh, mp_policy=policy if bf16 else MixedPrecisionPolicy())
 
 
 def bytes_here(model: nn.Module) -> int:
@@ -45,7 +45,7 @@ def train(args: argparse.Namespace, device: torch.device) -> float:
     if args.plain:
         trained = DistributedDataParallel(model)
     else:
-        shard(model, args.bf16)
+        shard(model, args.bf16, device)
     # After sharding: the optimizer must see the shards, not the whole parameters that are gone.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(args.steps):

@@ -2,22 +2,25 @@
 # Installs what the tests need and runs all of them. Arguments go to pytest: ./tests/run.sh tests/nccl -k lint
 #   TORCH='torch==2.13.0' ./tests/run.sh     chooses the torch to install (default: the newest)
 # As root also Debian's packages for the lab: sshd, Slurm, nftables and the like; none of their services is started.
-# Ends at the first step that fails. What pytest skipped, and why, stands above its last line.
+# What pytest skipped, and why, stands above its last line.
 set -eu
 CDPATH='' cd -- "$(dirname -- "$0")/.."
 TORCH=${TORCH:-torch}
 PACKAGES="openssh-server iproute2 nftables ethtool numactl slurm-wlm munge hwloc-nox faketime"
 
-step() { # NAME COMMAND...: run it, say how long it took
+failed=""
+
+step() { # NAME COMMAND...: run it and say how long it took; a failure is remembered
     name=$1
     shift
     begun=$(date +%s%N)
+    outcome=""
     "$@" || {
-        code=$?
-        echo "== $name: failed (exit $code)" >&2
-        exit "$code"
+        outcome=", failed"
+        failed="$failed $name,"
     }
-    echo "$begun $(date +%s%N)" | awk -v name="$name" '{ printf "== %s: %.1f s\n", name, ($2 - $1) / 1e9 }'
+    echo "$begun $(date +%s%N)" | awk -v name="$name" -v outcome="$outcome" \
+        '{ printf "== %s: %.1f s%s\n", name, ($2 - $1) / 1e9, outcome }'
 }
 
 packages() {
@@ -59,8 +62,13 @@ namespaces() {
 
 step packages packages
 step environment environment
+[ -z "$failed" ] || exit 1
 step namespaces namespaces
 step "ruff check" .venv/bin/ruff check -q .
 step "ruff format" .venv/bin/ruff format -q --check .
 step mypy .venv/bin/mypy
-exec .venv/bin/python -m pytest "$@"
+.venv/bin/python -m pytest "$@" || exit
+if [ -n "$failed" ]; then
+    echo "tests passed, but these failed before:${failed%,}"
+    exit 1
+fi
