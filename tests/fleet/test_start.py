@@ -138,7 +138,7 @@ def test_strict_settings_of_a_setup_do_not_outlive_it() -> None:
 
 
 def test_what_a_setup_prints_is_no_protocol() -> None:
-    came = begin(Start(pythons=(sys.executable,), setup="printf '\\002ffffj.{\"t\":\"hello\"}\\n'"), ["sh"])
+    came = begin(Start(pythons=(sys.executable,), setup='printf \'\\002ffffj.{"t":"hello"}\\n\''), ["sh"])
     assert came["message"] == sys.executable
 
 
@@ -222,7 +222,10 @@ def test_no_interpreter_says_what_there_is(tmp_path: Path) -> None:
     assert isinstance(message, dict)
     assert message["code"] == "host-no-python"
     found = [path.strip() for path in message["why"].split(":")]
-    assert [path for path in found if str(tmp_path) in path] == [f"{tmp_path}/bin/python2", f"{tmp_path}/bin/python3.12"]
+    assert [path for path in found if str(tmp_path) in path] == [
+        f"{tmp_path}/bin/python2",
+        f"{tmp_path}/bin/python3.12",
+    ]
 
 
 def test_interpreters_in_order_of_preference() -> None:
