@@ -85,7 +85,8 @@ def test_tensor_parallel_equals_data_parallel(launch: Launch) -> None:
 def test_switches_of_ddp_leave_the_loss_alone(launch: Launch) -> None:
     size = ("--steps", 5, "--width", 8, "--batch-size", 4, "--accumulate", 2)
     plain = losses(launch("ddp_overlap.py", *size))
-    tuned = launch("ddp_overlap.py", *size, "--no-sync", "--bucket-view", "--keep-buffers", "--bucket-mb", 0.1)
+    flags = ("--no-sync", "--static-graph", "--bucket-view", "--keep-buffers", "--bucket-mb", 0.1)
+    tuned = launch("ddp_overlap.py", *size, *flags)
     assert losses(tuned) == pytest.approx(plain, rel=1e-3)
 
 
@@ -156,10 +157,9 @@ def test_shards_are_read_back_by_another_number_of_ranks(launch: Launch) -> None
 
 
 def test_a_profile_names_the_communication_and_what_hides_it(launch: Launch, tmp_path: Path) -> None:
-    output = launch("profile_me.py", "--steps", 2, "--dim", 64, "--layers", 2)
+    output = launch("profile_me.py", "--steps", 2, "--layers", 3, "--batch-size", 4)
     total, hidden = map(float, re.findall(r"communication ([\d.]+) ms, of it ([\d.]+) ms hidden", output)[0])
-    assert total > 0
-    assert 0 <= hidden <= total
+    assert 0 < hidden <= total
     assert "traceEvents" in (tmp_path / "profile/rank0.json").read_text()
 
 
