@@ -116,12 +116,13 @@ THP = declare(
 )
 STUCK = declare(
     "process-stuck",
-    WARNING,
+    INFO,
     "a process of NVIDIA's driver, Python or torch waits in the kernel",
     read="processes in state D at the moment of reading",
     why="one that stays so cannot be killed: it keeps its GPU, port or file system",
     remedy="look again: ps -eo pid,stat,wchan:30,args | awk '$2 ~ /D/'; if it stays, dmesg, then reboot the host",
     source="proc_pid_stat(5)",
+    depends="information only: one reading cannot tell a stuck process from one that waits for its disk",
 )
 OTHER_RUN = declare(
     "run-beside",

@@ -191,7 +191,7 @@ CASES = [
     Case("governor-differs", WARNING, "h100x8", one(section("cpus", governor="powersave"))),
     Case("numa-balancing-on", INFO, "h100x8", one(section("memory", numa_balancing="1")), job=Job(binds_memory=True)),
     Case("thp-differs", INFO, "h100x8", one(section("memory", thp="always"))),
-    Case("process-stuck", WARNING, "cpu_host", one(process(command="nvidia-smi", state="D"))),
+    Case("process-stuck", INFO, "cpu_host", one(process(command="nvidia-smi", state="D"))),
     Case("run-beside", INFO, "cpu_host", one(process(run_mark="run0.1")), job=PORT, words="run0"),
     Case("env-differs", WARNING, "cpu_host", one(lambda known: with_(known, env={"NCCL_IB_TIMEOUT": "22"}))),
     Case("nccl-conf-differs", ERROR, "cpu_host", one(
