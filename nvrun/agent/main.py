@@ -260,9 +260,9 @@ class Agent:
         self._flush()
 
     def on_sweep(self, message: Message) -> None:
-        """Ends what carries a run's mark, whoever started it: its own launcher is gone."""
-        grace = message["grace"]
-        self._tasks.start(lambda: remains.end(message["run"], grace), grace + 10.0, self._answer("swept"))
+        """Ends what carries the mark of a run whose launcher is gone or out of reach."""
+        mark, grace = "%s.%d" % (message["run"], self.host), message["grace"]
+        self._tasks.start(lambda: remains.end(mark, grace), grace + 10.0, self._answer("swept"))
 
     def on_clean(self, message: Message) -> None:
         """Ends orphans and removes folders of runs that are over; only tells of them where `dry`."""

@@ -15,7 +15,7 @@ import shutil
 import signal
 import stat
 import time
-from typing import Any, Dict, Iterable, Iterator, Optional, Set
+from typing import Any, Dict, Iterator, Optional, Set
 
 from . import procs
 from .folder import place
@@ -25,6 +25,7 @@ MARK = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4}\.\d{1,6}")
 _AGENT = b"nvrun-agent/boot.py"
 """In the command line of keeper and supervisor."""
 _TERM_SECONDS = 3.0
+_SWEEPS = 50
 _NEW_SECONDS = 2.0
 """A younger folder may belong to an agent that has not locked it yet."""
 _MOST = 1000
@@ -39,11 +40,29 @@ def hold(folder: str) -> int:
     return fd
 
 
-def end(run: str, grace: float) -> Dict[str, Any]:
-    """Ends all processes of a run here: TERM, after `grace` seconds KILL. Returns the pids that were ended and those
+def end(mark: str, grace: float) -> Dict[str, Any]:
+    """Ends all processes with this mark: TERM, after `grace` seconds KILL. Returns the pids that were ended and those
     that are still there."""
-    marks = [mark for mark in marked() if mark.rpartition(".")[0] == run]
-    return _end(marks, grace)
+    spare = set(_ancestors(os.getpid())) | {os.getpid()}  # whoever asks may itself run in that job
+    ended: Set[int] = set()
+
+    def living() -> Set[int]:
+        now = marked().get(mark, set()) - spare
+        ended.update(now)
+        return now
+
+    procs.kill(living(), signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while living() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for _ in range(_SWEEPS):
+        left = living()
+        if not left:
+            break
+        procs.kill(left, signal.SIGKILL)
+        time.sleep(0.02)
+    left = living()
+    return {"ended": sorted(ended - left)[:_MOST], "left": sorted(left)[:_MOST]}
 
 
 def clean(dry: bool) -> Dict[str, Any]:
@@ -59,7 +78,7 @@ def clean(dry: bool) -> Dict[str, Any]:
         path = folders.get(mark)
         row: Dict[str, Any] = {"mark": mark, "pids": pids, "folder": path, "bytes": _size(path) if path else 0}
         if not dry:
-            row["left"] = _end([mark], _TERM_SECONDS)["left"] if pids else []
+            row["left"] = end(mark, _TERM_SECONDS)["left"] if pids else []
             if path and not row["left"]:
                 try:
                     shutil.rmtree(path)
@@ -131,30 +150,6 @@ def _folders() -> Dict[str, str]:
         if MARK.fullmatch(name) and stat.S_ISDIR(os.lstat(path).st_mode):
             found[name] = path
     return found
-
-
-def _end(marks: Iterable[str], grace: float) -> Dict[str, Any]:
-    wanted = set(marks)
-    spare = set(_ancestors(os.getpid())) | {os.getpid()}  # whoever asks may itself run in that job
-    ended: Set[int] = set()
-
-    def living() -> Set[int]:
-        now = {pid for mark, pids in marked().items() if mark in wanted for pid in pids} - spare
-        ended.update(now)
-        return now
-
-    procs.kill(living(), signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    while living() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for _ in range(50):
-        left = living()
-        if not left:
-            break
-        procs.kill(left, signal.SIGKILL)
-        time.sleep(0.02)
-    left = living()
-    return {"ended": sorted(ended - left)[:_MOST], "left": sorted(left)[:_MOST]}
 
 
 def _alive(pid: int) -> bool:

@@ -110,7 +110,8 @@ def _told(swept: Mapping[str, list[int]], trouble: str) -> str:
     if trouble:
         return f"could not look: {trouble.strip().splitlines()[-1]}"
     pids = " ".join(map(str, swept["left"]))
-    ended = f"{len(swept['ended'])} processes ended" if swept["ended"] else "nothing of it there"
+    count = len(swept["ended"])
+    ended = f"{count} process{'es'[: 2 * (count > 1)]} ended" if count else "nothing of it there"
     return ended + (f"; processes {pids} cannot be ended (uninterruptible wait?)" if pids else "")
 
 

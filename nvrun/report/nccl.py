@@ -17,8 +17,8 @@ def lines(log: NcclLog) -> Iterator[str]:
     if not log.lines:
         yield "no line of NCCL was found: NCCL_DEBUG=INFO makes it say what it does"
         return
-    hosts = log.hosts
-    yield f"NCCL {', '.join(log.versions) or '(version not said)'}: {len(log.processes)} processes on {fold(hosts)}"
+    processes = f"{len(log.processes)} process{'es'[: 2 * (len(log.processes) > 1)]}"
+    yield f"NCCL {', '.join(log.versions) or '(version not said)'}: {processes} on {fold(log.hosts)}"
     for label, read in _FACTS:
         yield from _by_value(label, log.processes, read)
     for communicator in sorted(log.communicators, key=lambda each: -each.nranks)[:_COMMUNICATORS]:
@@ -69,7 +69,8 @@ def _by_value(label: str, processes: Iterable[NcclProcess], read: Callable[[Nccl
 
 def _communicator(each: Communicator) -> Iterator[str]:
     nodes = f", {each.nodes} node{'s'[: each.nodes > 1]}" if each.nodes else ""
-    yield f"communicator {each.id}: {each.nranks} ranks{nodes}"
+    ranks = f": {each.nranks} ranks" if each.nranks else ", whose ranks are not said"
+    yield f"communicator {each.id}{ranks}{nodes}"
     channels = [f"{number} {kind}" for kind, number in each.channels.items()]
     channels += [f"{each.rings} rings"] if each.rings else []
     channels += [f"{each.trees} trees"] if each.trees else []
