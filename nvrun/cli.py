@@ -78,6 +78,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
 
     from nvrun import checks, console, job, preflight, rundir, runs
     from nvrun.fleet.crew import Ended, gathered
+    from nvrun.hooks.around import around
     from nvrun.launch import Launch
     from nvrun.placement import place, wishes_of
     from nvrun.prepare import facts_requests, prepare
@@ -89,12 +90,17 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     writer = console.standard([host.name for host in the_job.hosts])
     if trouble := runs.remember(the_job, folder.run_id, folder.path, started, environ):
         writer.say(f"nvrun: {trouble}")
-    with gathered(the_job, environ, say=writer.say, show=writer.offer) as crew:
+    with (
+        gathered(the_job, environ, say=writer.say, show=writer.offer) as crew,
+        around(crew, the_job, writer.say) as hooked,
+    ):
         launch = Launch(the_job, crew, folder, writer)
         with suppress(Ended):
             crew.greet()
+            prepared = prepare(the_job, crew, folder.run_id, folder)
+            hooked.before(the_job.hooks, prepared.plan)
             # torchrun starts now and imports torch; its ranks wait at the gate while the hosts are looked at.
-            plan = launch.start(prepare(the_job, crew, folder.run_id, folder))
+            plan = launch.start(prepared)
             facts = crew.facts(facts_requests(the_job, plan))
             placed = place(plan, facts, wishes_of(the_job, facts.values()))
             folder.write("plan.json", rundir.to_json(placed.plan))
@@ -108,10 +114,13 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
                 if decision.refused:
                     crew.end("preflight", decision.exit_code)
                     raise Ended
+            hooked.plan, hooked.facts = placed.plan, facts
             launch.go(placed.plan)
         launch.observe()
+        hooked.result = launch.result(started)
+        hooked.after()
         launch.bring_logs()
-    result = launch.result(started)
+    result = launch.result(started, hooked.findings)
     folder.finish(result)
     writer.say("\n".join(text.result_lines(result, str(folder.path))))
     writer.close()

@@ -19,7 +19,9 @@ SYSTEM_CONF = "/etc/nccl.conf"
 
 GIVES_WAY = {
     "NCCL_NET": ("NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"),
-    "NCCL_DEBUG_FILE": ("NCCL_DEBUG",),
+    "NCCL_DEBUG": ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"),
+    "NCCL_DEBUG_FILE": ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"),
+    "NCCL_DEBUG_SUBSYS": ("NCCL_DEBUG", "NCCL_DEBUG_FILE"),
 }
 """What nvrun or a preset sets only where the user has set none of these: beside them it would make NCCL fail, or take
 the user's messages from where he expects them."""
@@ -43,14 +45,6 @@ class Chosen(Frozen, frozen=True, kw_only=True):
 
     value: str
     why: str
-
-
-class Recording(Frozen, frozen=True, kw_only=True):
-    """Where NCCL and PyTorch may write on one host what they did."""
-
-    folder: str
-    ras_port: int | None = None
-    """A port that no other job on the host has: NCCL's monitoring listens on 28028 in every job otherwise."""
 
 
 def resolve(
@@ -158,13 +152,12 @@ def automatic(
     interface: Chosen | None = None,
     hcas: Chosen | None = None,
     topology_file: Chosen | None = None,
-    recording: Recording | None = None,
-    versions: Mapping[str, str | None] | None = None,
 ) -> tuple[EnvVar, ...]:
-    """What nvrun sets unasked on one host: what NCCL needs there to work right, and what only records.
+    """What nvrun sets unasked on one host: what NCCL needs there to work right, and Python's own crash report. What
+    else records is contributed by the hooks nccl-debug and flight-recorder.
 
     `interface` is one network interface; `hcas` a comma list of RDMA devices with or without `:port`, given only where
-    NCCL's own choice would take a wrong port or hosts differ. `versions` are {"nccl": ..., "torch": ...} of the host.
+    NCCL's own choice would take a wrong port or hosts differ.
     """
     found: list[EnvVar] = []
 
@@ -178,29 +171,8 @@ def automatic(
         add("NCCL_IB_HCA", f"={hcas.value}", hcas.why)
     if topology_file:
         add("NCCL_TOPO_FILE", topology_file.value, topology_file.why)
-    if recording:
-        for variable in _recorded(recording, versions or {}):
-            add(*variable)
+    add("PYTHONFAULTHANDLER", "1", "a crash leaves Python's stack")
     return tuple(found)
-
-
-def _recorded(recording: Recording, versions: Mapping[str, str | None]) -> Iterable[tuple[str, str, str]]:
-    nccl, torch = parse.version(versions.get("nccl") or ""), parse.version(versions.get("torch") or "")
-    yield "PYTHONFAULTHANDLER", "1", "a crash leaves Python's stack"
-    if nccl:
-        folder = recording.folder.replace("%", "%%")
-        yield "NCCL_DEBUG", "INFO", "NCCL says what it chose and read"
-        yield "NCCL_DEBUG_FILE", f"{folder}/nccl.%h.%p.log", "one file a process, in the run folder"
-    if nccl >= (2, 24) and recording.ras_port:
-        yield "NCCL_RAS_ADDR", f"localhost:{recording.ras_port}", "a port of this job alone"
-    if torch >= (2, 8):
-        yield "TORCH_FR_BUFFER_SIZE", "2000", "the flight recorder keeps the last 2000 collectives"
-        yield "TORCH_FR_DUMP_TEMP_FILE", f"{recording.folder}/flight_", "its dumps go to the run folder"
-    elif torch >= (2, 2):
-        yield "TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", "the flight recorder keeps the last 2000 collectives"
-        yield "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{recording.folder}/flight_", "its dumps go to the run folder"
-    if torch >= (2, 2):
-        yield "TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "a collective that times out leaves its history"
 
 
 def notices(resolved: Iterable[Resolved]) -> tuple[str, ...]:
@@ -215,8 +187,8 @@ def notices(resolved: Iterable[Resolved]) -> tuple[str, ...]:
 
 
 def is_nvruns(variable: EnvVar) -> bool:
-    """True where nvrun or a preset set it, and not the user."""
-    return variable.source == "nvrun" or variable.source.startswith("preset ")
+    """True where nvrun, a preset or a hook set it, and not the user."""
+    return variable.source == "nvrun" or variable.source.startswith(("preset ", "hook "))
 
 
 def settings(resolved: Iterable[Resolved]) -> tuple[Setting, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
-from nvrun import presets, shipped
+from nvrun import hooks, presets, shipped
 from nvrun.bindfile import Row, read_table
 from nvrun.binding import Mode
 from nvrun.config import Invocation
@@ -54,6 +54,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """With `--preset auto`: all there are, of which those that fit the hosts are meant."""
     table: Mapping[int, Row] | None = None
     """Rows of the binding file that --bind names."""
+    hooks: tuple[hooks.Hook, ...] = ()
+    """In the order in which they begin."""
 
     @property
     def script(self) -> str | None:
@@ -108,6 +110,7 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         presets=tuple(presets.load(name, folders) for name in options.preset if name != "auto"),
         auto_presets=presets.load_all(folders) if "auto" in options.preset else (),
         table=_table(options.bind),
+        hooks=hooks.load(options.hook, environ),
     )
 
 

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+import msgspec
+
 from nvrun import readback
 from nvrun.console import Writer
 from nvrun.fleet.crew import Crew
@@ -64,7 +66,7 @@ class Launch:
         for host in plan.hosts:
             self._states[host.node] = "running"
             body = {"t": "job", "mark": f"{plan.run_id}.{host.node}", "socket": socket_name(plan.run_id, host.node),
-                    "argv": host.argv, "cwd": host.cwd, "ranks": len(host.ranks), "grace": plan.grace,
+                    "argv": (*host.prefix, *host.argv), "cwd": host.cwd, "ranks": len(host.ranks), "grace": plan.grace,
                     "set": as_mapping(host.env), "defaults": as_mapping(host.defaults),
                     "console": "all" if plan.console is None else plan.console,
                     "first_stderr": FIRST_STDERR_LINES}  # fmt: skip
@@ -78,7 +80,12 @@ class Launch:
         self._plan = plan
         for host in plan.hosts:
             ranks = {
-                str(rank.local_rank): {"set": as_mapping(rank.env), "prefix": rank.prefix, "cpus": rank.cpus}
+                str(rank.local_rank): {
+                    "set": as_mapping(rank.env),
+                    "prefix": rank.prefix,
+                    "cpus": rank.cpus,
+                    "last": msgspec.to_builtins(rank.last),
+                }
                 for rank in host.ranks
             }
             self._crew.send({"t": "go", "ranks": ranks}, to=[host.node])

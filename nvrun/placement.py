@@ -10,8 +10,9 @@ import msgspec
 from nvrun import environment, presets
 from nvrun.bindfile import Row
 from nvrun.binding import Mode, bind
-from nvrun.environment import Chosen, Recording, Resolved
+from nvrun.environment import Chosen, Resolved
 from nvrun.facts import HostFacts
+from nvrun.hooks import Contribution, Hook, contributions
 from nvrun.job import Job
 from nvrun.model import EnvVar, Finding, Frozen
 from nvrun.numactl import prefix
@@ -32,8 +33,8 @@ class Wishes(Frozen, frozen=True, kw_only=True):
     table: Mapping[int, Row] | None = None
     """A binding file's rows, in place of a mode."""
     presets: tuple[Preset, ...] = ()
-    record: bool = True
-    """NCCL and PyTorch write what they do into the run folder."""
+    hooks: tuple[Hook, ...] = ()
+    """What they contribute stands beside nvrun's own choice."""
     env: tuple[EnvVar, ...] = ()
     defaults: tuple[EnvVar, ...] = ()
 
@@ -56,26 +57,27 @@ def wishes_of(job: Job, facts: Collection[HostFacts]) -> Wishes:
         bind=None if job.table is not None else job.options.bind,
         table=job.table,
         presets=(*fitting, *job.presets),
-        record="none" not in job.options.hook,
+        hooks=job.hooks,
         env=job.env,
         defaults=job.defaults,
     )
 
 
 def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
-    """The plan with every rank's binding and the variables that nvrun and the presets give, under the user's own.
+    """The plan with every rank's binding and the variables that nvrun, hooks and presets give, under the user's own.
 
     With the user's own --numa-binding nvrun binds nothing.
     """
-    chosen = _automatic(plan, facts, wishes.record)
-    findings: list[Finding] = []
+    chosen = _automatic(plan, facts)
+    contribution = contributions(wishes.hooks, plan, facts)
+    findings: list[Finding] = list(contribution.findings)
     notices: dict[str, None] = {}
     environments: dict[str, tuple[Resolved, ...]] = {}
     hosts: list[HostPlan] = []
     for host in plan.hosts:
         known = facts[host.node]
         resolved = environment.resolve(
-            automatic=chosen[host.node],
+            automatic=(*chosen[host.node], *contribution.env.get(host.node, ())),
             presets=[
                 variable
                 for preset in wishes.presets
@@ -92,7 +94,7 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
         given = tuple(each.variable for each in resolved if each.set_by_nvrun and environment.is_nvruns(each.variable))
         ranks, said = _bound(host, known, wishes, given)
         findings += said
-        hosts.append(msgspec.structs.replace(host, ranks=ranks))
+        hosts.append(msgspec.structs.replace(host, ranks=tuple(_hooked(rank, contribution) for rank in ranks)))
     return Placed(
         plan=msgspec.structs.replace(plan, hosts=tuple(hosts)),
         environments=environments,
@@ -128,7 +130,16 @@ def _bound(
     return tuple(ranks), bound.findings
 
 
-def _automatic(plan: Plan, facts: Mapping[int, HostFacts], record: bool) -> Mapping[int, Sequence[EnvVar]]:
+def _hooked(rank: RankPlan, contribution: Contribution) -> RankPlan:
+    return msgspec.structs.replace(
+        rank,
+        prefix=(*rank.prefix, *contribution.prefix.get(rank.rank, ())),
+        env=(*rank.env, *contribution.rank_env.get(rank.rank, ())),
+        last=contribution.last.get(rank.rank, ()),
+    )
+
+
+def _automatic(plan: Plan, facts: Mapping[int, HostFacts]) -> Mapping[int, Sequence[EnvVar]]:
     """Host -> what nvrun sets there unasked."""
     known_as = {node: addresses(facts[node]) for node in facts}
     names = {host.node: host.host.name for host in plan.hosts}
@@ -141,8 +152,6 @@ def _automatic(plan: Plan, facts: Mapping[int, HostFacts], record: bool) -> Mapp
         found[node] = environment.automatic(
             interface=Chosen(value=interface.name, why=interface.why) if interface.name else None,
             hcas=Chosen(value=hca.value.removeprefix("="), why=hca.why) if hca and hca.value else None,
-            recording=Recording(folder=plan.hosts[node].folder) if record and plan.hosts[node].folder else None,
-            versions=versions(facts[node]),
         )
     return found
 

@@ -44,6 +44,17 @@ class Site(Frozen, frozen=True, kw_only=True):
     """Its numeric address in the network of the rendezvous."""
 
 
+class LastCommand(Frozen, frozen=True, kw_only=True):
+    """What a rank's host runs while the rank still lives, before it is told to end."""
+
+    name: str
+    """Its output is the file `rank<N>.<name>` among the host's logs."""
+    argv: tuple[str, ...]
+    """`{pid}` in it stands for the rank's."""
+    seconds: float = 10.0
+    """What it may take; the grace goes on meanwhile."""
+
+
 class RankPlan(Frozen, frozen=True, kw_only=True):
     """What one rank gets at the gate."""
 
@@ -51,10 +62,11 @@ class RankPlan(Frozen, frozen=True, kw_only=True):
     local_rank: int
     binding: Binding | None = None
     prefix: tuple[str, ...] = ()
-    """numactl and its arguments, before the interpreter."""
+    """numactl and its arguments, then what hooks put before the interpreter."""
     cpus: tuple[int, ...] = ()
     """CPUs for sched_setaffinity where numactl cannot do it."""
     env: tuple[EnvVar, ...] = ()
+    last: tuple[LastCommand, ...] = ()
 
 
 class HostPlan(Frozen, frozen=True, kw_only=True):
@@ -66,6 +78,8 @@ class HostPlan(Frozen, frozen=True, kw_only=True):
     folder: str
     argv: tuple[str, ...]
     """torchrun, from the interpreter on, with the shim and the program."""
+    prefix: tuple[str, ...] = ()
+    """What hooks put before torchrun."""
     program: tuple[str, ...]
     """What each rank becomes: the end of `argv`."""
     env: tuple[EnvVar, ...] = ()

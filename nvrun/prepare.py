@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
+from nvrun import hooks
 from nvrun.errors import NvrunError, UsageError
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import HELLO_SECONDS, Crew
@@ -66,7 +67,7 @@ def plan_of_facts(job: Job, run_id: str, facts: Sequence[HostFacts]) -> Plan:
 
 
 def _plan(job: Job, run_id: str, sites: Sequence[Site], port: int | None) -> Plan:
-    return build(
+    plan = build(
         run_id=run_id,
         args=job.args,
         sites=sites,
@@ -79,6 +80,7 @@ def _plan(job: Job, run_id: str, sites: Sequence[Site], port: int | None) -> Pla
         lost_after=job.lost_after,
         console=None if job.options.console == "all" else job.options.console,
     )
+    return hooks.wrapped(job.hooks, plan)
 
 
 def _preparation(job: Job, crew: Crew, run_id: str, folder: RunFolder | None, host: int) -> Body:

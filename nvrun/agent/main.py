@@ -310,7 +310,7 @@ class Agent:
         self.loop.unwatch(self._into)
         self.loop.unwatch(self._out)
         if self.job and not self.job.done:
-            self.job.end(grace)
+            self.job.end(grace, look=grace is None)
         else:
             self.loop.stop()
 

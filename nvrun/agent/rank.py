@@ -45,6 +45,8 @@ def main(sock: socket.socket) -> None:
         os.close(fd)
     for name in plan["unset"]:
         os.environ.pop(name, None)
+    if plan.get("traced"):  # PR_SET_PTRACER: where Yama lets only ancestors look, the supervisor's children may
+        ctypes.CDLL(None).prctl(0x59616D61, sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED), 0, 0, 0)
     os.environ.update(plan["set"])
     if plan.get("cpus"):
         os.sched_setaffinity(0, plan["cpus"])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 
 from . import procs, slurm, wire
 from .folder import Folder
+from .last import Look
 from .loop import READ
 from .streams import Stream
 
@@ -86,6 +87,8 @@ class Job:
         self._own: List[Stream] = []
         self._streams: List[Stream] = []
         self._codes: Dict[int, int] = {}
+        environment = {**request["defaults"], **os.environ, **request["set"]}
+        self._look = Look(self._loop, where.path, environment, request["cwd"])
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._greeted = 0
         self._first_lines: int = request["first_stderr"]
@@ -147,7 +150,7 @@ class Job:
         wanted = set(self._ranks)
         if self._torchrun and self._torchrun.returncode is None:
             wanted.add(self._torchrun.pid)
-        return wanted
+        return wanted | self._look.pids()
 
     def rank_pids(self) -> Dict[int, int]:
         """Local rank -> pid of the ranks that run."""
@@ -219,6 +222,7 @@ class Job:
                 "set": plan.get("set", {}),
                 "prefix": plan.get("prefix", []),
                 "cpus": plan.get("cpus", []),
+                "traced": bool(plan.get("last")),
                 "unset": [slurm.VARIABLE] if self._shielded else [],
             }
         ).encode()
@@ -277,8 +281,9 @@ class Job:
     def signal_ranks(self, number: int) -> None:
         procs.kill([rank.pid for rank in self._ranks.values() if rank.sock is None], number)
 
-    def end(self, grace: Optional[float]) -> None:
-        """TERM to the ranks by way of torchrun, after `grace` seconds (None: the job's own) KILL."""
+    def end(self, grace: Optional[float], look: bool = True) -> None:
+        """TERM to the ranks by way of torchrun, after `grace` seconds (None: the job's own) KILL. `look`: not before
+        the last look at them has been taken."""
         if self.done:
             return
         wait = self._request["grace"] if grace is None else grace
@@ -288,12 +293,35 @@ class Job:
             procs.kill(
                 [rank.pid for rank in self._ranks.values() if rank.sock], signal.SIGKILL
             )  # nothing of the user ran
-            if self._torchrun and not self._failed:  # after a rank's failure torchrun is ending its siblings by itself
-                procs.kill([self._torchrun.pid], slurm.END if self._shielded else signal.SIGTERM)
-                if self._shielded and not self._agent.signals.came(signal.SIGTERM):
-                    self.signal_ranks(signal.SIGTERM)
-            self._when_ranks_are_gone()
+            if look:
+                self._look_last()
+            self._look.when_done(self._tell)
         self._loop.later(wait, self._kill)
+
+    def _tell(self) -> None:
+        if self.done:
+            return
+        if self._torchrun and not self._failed:  # after a rank's failure torchrun is ending its siblings by itself
+            procs.kill([self._torchrun.pid], slurm.END if self._shielded else signal.SIGTERM)
+            if self._shielded and not self._agent.signals.came(signal.SIGTERM):
+                self.signal_ranks(signal.SIGTERM)
+        self._when_ranks_are_gone()
+
+    def _look_last(self) -> None:
+        """Starts what the plan wants to be run while ranks still live; once in a job."""
+        if self._look.begun or self._go is None:
+            return
+        for rank in self._ranks.values():
+            for each in self._go["ranks"].get(str(rank.local_rank), {}).get("last", ()) if rank.sock is None else ():
+                self._look.start(rank.rank, rank.pid, each)
+
+    def _look_before_siblings_end(self) -> None:
+        """torchrun ends a failed rank's siblings within its next turn (0.1 s): it is stopped meanwhile."""
+        self._look_last()
+        if self._look.pids() and self._torchrun and not self._ending:
+            torchrun = self._torchrun.pid
+            procs.kill([torchrun], signal.SIGSTOP)
+            self._look.when_done(lambda: procs.kill([torchrun], signal.SIGCONT))
 
     def _kill(self) -> None:
         if not self.done and self._torchrun:
@@ -336,6 +364,7 @@ class Job:
         )
         if code and not asked:
             self._failed = True
+            self._look_before_siblings_end()
         tail = rank.streams[1].tail() if rank.streams else []
         self._agent.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
                           "attempt": rank.attempt, "asked": asked, "time": at,

@@ -63,6 +63,7 @@ COMMANDS: dict[str, Command] = {
         (Flag("--nccl", "VERSION", "the NCCL that will be loaded, as 2.28.9: what it reads differently is said too"),),
         ("from", "json"),
     ),
+    "hooks": Command("hooks that there are, from where, and what they take", "[show NAME|PATH ...]"),
     "presets": Command("NCCL presets that there are, and what they set", "[show NAME|PATH ...]", (), ("from", "json")),
     "topo": Command(
         "GPUs, NICs and NUMA nodes as a tree",

@@ -34,7 +34,7 @@ def _host(host: HostPlan) -> Iterator[str]:
 def _argv(host: HostPlan) -> list[str]:
     """torchrun's command line with the binding of each rank in place of nvrun's shim."""
     separator = host.argv.index("--")
-    head = list(host.argv[:separator])
+    head = [*host.prefix, *host.argv[:separator]]
     if any(rank.prefix for rank in host.ranks):
         return [*head, "--", "bash", "-c", _case(host.ranks), "nvrun", *host.program]
     return [*head, "--", *host.program]

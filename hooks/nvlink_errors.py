@@ -1,0 +1,186 @@
+"""Error counters before and after the job: NVLink, GPU memory (ECC), Xid, RDMA ports, interfaces. Growth is a finding.
+
+Counters that a host does not show are not judged. A counter that became smaller was reset, and is not judged either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from nvrun.facts import Gpu, HostFacts, Interface, RdmaPort
+from nvrun.hooks import Finding, Severity
+from nvrun.hooks.around import Job
+
+PORT_ERRORS = {
+    "symbol_error": "bit errors on the wire",
+    "link_error_recovery": "the link had to recover",
+    "link_downed": "the link went down",
+    "port_rcv_errors": "broken packets came in",
+    "local_link_integrity_errors": "bit errors on the wire",
+    "excessive_buffer_overrun_errors": "flow control failed",
+    "packet_seq_err": "packets were lost or came out of order",
+    "local_ack_timeout_err": "the other side did not acknowledge",
+    "rnr_nak_retry_err": "the receiver was not ready",
+}
+"""Counters of an RDMA port that stand still on a healthy one. Discards, waits and congestion notices grow under load
+on a healthy network as well, and are left out."""
+
+
+def around(job: Job, options: object) -> Generator[None, None, None]:
+    yield
+    if not job.facts:
+        return
+    for node, after in job.look().items():
+        for finding in growth(job.facts[node], after):
+            job.find(finding)
+
+
+def growth(before: HostFacts, after: HostFacts) -> Iterator[Finding]:
+    """What grew on one host between two readings of it."""
+    old = {gpu.uuid: gpu for gpu in before.gpus or ()}
+    new = {gpu.uuid: gpu for gpu in after.gpus or ()} if after.gpus is not None else None
+    for uuid, gpu in old.items():
+        if new is not None and uuid not in new:
+            yield _finding(
+                "gpu-lost",
+                Severity.ERROR,
+                after.host,
+                f"GPU {gpu.index}",
+                "present",
+                "gone",
+                "it was there before the job: see dmesg for Xid 79; the host needs a reset or a reboot",
+            )
+        elif new is not None:
+            yield from _of_gpu(after.host, gpu, new[uuid])
+    seen = {(xid.code, xid.pci, xid.at, xid.text) for xid in before.xids or ()}
+    if before.xids is not None:
+        for xid in after.xids or ():
+            if (xid.code, xid.pci, xid.at, xid.text) not in seen:
+                yield _finding(
+                    "xid-during-job",
+                    Severity.ERROR,
+                    after.host,
+                    f"GPU at {xid.pci or 'unknown'}",
+                    "none",
+                    f"Xid {xid.code}",
+                    "nvrun explain xid; dmesg has the lines around it",
+                    (xid.text,),
+                )
+    ports = {(port.device, port.port): port for port in before.rdma or ()}
+    for port in after.rdma or ():
+        if (port.device, port.port) in ports:
+            yield from _of_port(after.host, ports[port.device, port.port], port)
+    interfaces = {each.name: each for each in before.network.interfaces} if before.network else {}
+    for each in after.network.interfaces if after.network else ():
+        if each.name in interfaces:
+            yield from _of_interface(after.host, interfaces[each.name], each)
+
+
+def _of_gpu(host: str, before: Gpu, after: Gpu) -> Iterator[Finding]:
+    subject = f"GPU {after.index}"
+    yield from _grown(
+        host,
+        "ecc-uncorrected-grew",
+        Severity.ERROR,
+        f"{subject} uncorrected ECC errors",
+        before.ecc_uncorrected_volatile,
+        after.ecc_uncorrected_volatile,
+        "results of this job may be wrong; nvidia-smi -q -d ECC,ROW_REMAPPER, then reset the GPU",
+    )
+    links = {link.link: link for link in before.nvlinks}
+    for link in after.nvlinks:
+        old = links.get(link.link)
+        if old is None:
+            continue
+        for name in ("crc_errors", "replay_errors", "recovery_errors"):
+            yield from _grown(
+                host,
+                "nvlink-errors-grew",
+                Severity.WARNING,
+                f"{subject} NVLink {link.link} {name.replace('_', ' ')}",
+                getattr(old, name),
+                getattr(link, name),
+                "nvidia-smi nvlink -e; growing: reseat or replace, run dcgmi diag",
+            )
+        if old.active and not link.active:
+            yield _finding(
+                "nvlink-down",
+                Severity.ERROR,
+                host,
+                f"{subject} NVLink {link.link}",
+                "active",
+                "down",
+                "nvidia-smi nvlink -s; dmesg for Xid 74",
+            )
+
+
+def _of_port(host: str, before: RdmaPort, after: RdmaPort) -> Iterator[Finding]:
+    port = f"{after.device} port {after.port}"
+    for name, meaning in PORT_ERRORS.items():
+        yield from _grown(
+            host,
+            "port-errors-grew",
+            Severity.WARNING,
+            f"{port} {name}",
+            before.counters.get(name),
+            after.counters.get(name),
+            f"{meaning}: cable, optics or switch port",
+        )
+    if before.state == "ACTIVE" != after.state:
+        yield _finding(
+            "port-down", Severity.ERROR, host, port, before.state, after.state, "cable, optics or switch port; ibstat"
+        )
+
+
+def _of_interface(host: str, before: Interface, after: Interface) -> Iterator[Finding]:
+    if after.kind == "loopback":
+        return
+    for name in ("rx_errors", "tx_errors"):
+        yield from _grown(
+            host,
+            "interface-errors-grew",
+            Severity.WARNING,
+            f"{after.name} {name}",
+            before.errors.get(name),
+            after.errors.get(name),
+            f"ethtool -S {after.name}",
+        )
+    yield from _grown(
+        host,
+        "interface-flapped",
+        Severity.WARNING,
+        f"{after.name} carrier changes",
+        before.carrier_changes,
+        after.carrier_changes,
+        f"the link went down meanwhile: ethtool {after.name}",
+    )
+
+
+def _grown(
+    host: str, code: str, severity: Severity, subject: str, before: int | None, after: int | None, remedy: str
+) -> Iterator[Finding]:
+    if before is not None and after is not None and after > before:
+        yield _finding(code, severity, host, subject, str(before), str(after), remedy)
+
+
+def _finding(
+    code: str,
+    severity: Severity,
+    host: str,
+    subject: str,
+    before: str,
+    after: str,
+    remedy: str,
+    evidence: tuple[str, ...] = (),
+) -> Finding:
+    return Finding(
+        code=code,
+        severity=severity,
+        host=host,
+        subject=subject,
+        message=f"{host}: {subject}: {before} before the job, {after} after it",
+        observed=after,
+        expected=before,
+        remedy=remedy,
+        evidence=evidence,
+    )

@@ -1,0 +1,75 @@
+"""A trace of torch.profiler from chosen ranks, without a change to the script.
+
+Steps are counted by the optimizer's own steps. Behind the first step come `wait` steps, `warmup` steps that are
+profiled and thrown away, and `active` steps that are kept: torch-profiler/rankN.pt.trace.json.gz among the logs, for
+TensorBoard, Perfetto or chrome://tracing. It enters the rank's interpreter by PYTHONPATH and leaves it at once; the
+site's own sitecustomize runs as always. A rank run with -I, -E or -S is not entered; that shows as a missing trace.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Generator, Mapping
+from typing import Annotated, Literal
+
+from nvrun.facts import HostFacts
+from nvrun.hooks import Contribution, EnvVar, Frozen, HookFailed, Option, chosen, inside, log_folder
+from nvrun.hooks.around import Job
+from nvrun.options import ranks, switch, whole
+from nvrun.plan import HostPlan, Plan
+
+FOLDER = "torch-profiler"
+
+
+class Options(Frozen, frozen=True, kw_only=True):
+    ranks: Annotated[tuple[int, ...] | Literal["all"], Option(ranks, "all|RANKS", "who is profiled")] = (0,)
+    wait: Annotated[int, Option(whole, "N", "steps before it begins")] = 3
+    warmup: Annotated[int, Option(whole, "N", "steps that are profiled and thrown away")] = 2
+    active: Annotated[int, Option(whole, "N", "steps that are kept")] = 5
+    repeat: Annotated[int, Option(whole, "N", "how often, a file each")] = 1
+    stack: Annotated[bool, Option(switch, "true|false", "with Python stacks: slower")] = False
+    memory: Annotated[bool, Option(switch, "true|false", "with allocations")] = False
+    shapes: Annotated[bool, Option(switch, "true|false", "with the shapes of operands")] = False
+
+
+def contribute(plan: Plan, facts: Mapping[int, HostFacts], options: Options) -> Contribution:
+    entered = chosen(plan, options.ranks)
+    return Contribution(
+        prefix={rank: inside.prefix(plan, host, FOLDER) for host, rank in entered},
+        rank_env={rank: (_told(host, plan, rank, options),) for host, rank in entered},
+    )
+
+
+def _told(host: HostPlan, plan: Plan, rank: int, options: Options) -> EnvVar:
+    wish = {
+        "rank": rank,
+        "folder": posixpath.join(log_folder(host, plan), FOLDER),
+        **{
+            name: getattr(options, name) for name in ("wait", "warmup", "active", "repeat", "stack", "memory", "shapes")
+        },
+    }
+    return EnvVar(
+        name="NVRUN_TORCH_PROFILER",
+        value=json.dumps(wish),
+        source="hook torch-profiler",
+        why="read and removed before the program begins",
+    )
+
+
+def around(job: Job, options: Options) -> Generator[None, None, None]:
+    wanted = chosen(job.plan, options.ranks)
+    if not wanted:
+        raise HookFailed(f"ranks: the job has {job.plan.world_size} ranks, none of them chosen")
+    hosts = {host.host.name for host, _ in wanted}
+    inside.put(job, FOLDER, hosts)
+    yield
+    there = inside.take_away(job, FOLDER, hosts)
+    for host, rank in wanted:
+        if not any(name.startswith(f"rank{rank}.") for name in there.get(host.host.name, [f"rank{rank}."])):
+            steps = 1 + options.wait + options.warmup
+            job.warn(
+                f"torch-profiler: no trace of rank {rank}: it made at most {steps} optimizer steps, was killed, or its "
+                "interpreter was not entered",
+                host=host.host.name,
+            )
