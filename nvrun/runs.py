@@ -140,7 +140,7 @@ def resolve(word: str, environ: Mapping[str, str]) -> Run:
         if not here.is_dir():
             raise UsageError(f"{word}: no such folder")
         folder = here.resolve()
-        return Run(path=here, remembered=next((each for each in known(environ) if Path(each.path) == folder), None))
+        return Run(path=folder, remembered=next((each for each in known(environ) if Path(each.path) == folder), None))
     fitting = [each for each in known(environ) if each.id.startswith(word)] if word else []
     if len(fitting) > 1 and fitting[0].id != word:
         ids = ", ".join(each.id for each in fitting[:5])

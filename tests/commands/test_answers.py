@@ -1,0 +1,162 @@
+"""What the commands that run no job answer, through the command line itself."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from nvrun.cli import main
+from nvrun.diagnose.scan import RULES
+
+FACTS = Path(__file__).parents[1] / "data/facts"
+MATRIX = """\
+        GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity
+GPU0     X      NV12    PIX     0-15    0
+GPU1    NV12     X      SYS     16-31   1
+NIC0    PIX     SYS      X
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+
+
+class Asked:
+    """nvrun's answer to one command line."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        self._capsys = capsys
+        self.environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+
+    def __call__(self, *argv: str | Path) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        code = main([str(word) for word in argv], self.environ)
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    monkeypatch.chdir(tmp_path)
+    return Asked(capsys, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["diagnose", "nccl", "lint", "presets", "topo", "runs", "stop", "clean", "explain"])
+def test_each_has_its_page(ask: Asked, command: str) -> None:
+    code, out, _ = ask(command, "--help")
+    assert code == 0
+    assert out.startswith(f"nvrun {command}")
+
+
+def test_lint_exits_with_1_for_an_error_and_gives_the_line_to_paste(ask: Asked) -> None:
+    ask.environ["NCCL_BUFFSIZE"] = "4M"
+    code, out, _ = ask("lint")
+    assert code == 1
+    assert "export NCCL_BUFFSIZE=4194304" in out
+    found = json.loads(ask("lint", "--json")[1])["findings"]
+    assert [each["code"] for each in found] == ["nccl-value-misread"]
+    ask.environ["NCCL_BUFFSIZE"] = "4194304"
+    assert ask("lint")[0] == 0
+
+
+def test_lint_reads_scripts_and_conf_files(ask: Asked, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/sh\nexport NCCL_NVLS_PATH=/x\n")
+    code, out, _ = ask("lint", "job.sh")
+    assert "NCCL_NVLS_PATH" in out
+    assert "job.sh:2" in out
+    (tmp_path / ".nccl.conf").write_text("NCCL_BUFFSIZE=4M\n")
+    assert ".nccl.conf:1" in ask("lint")[1]
+    ask.environ["NCCL_BUFFSIZE"] = "4194304"
+    assert ".nccl.conf" not in ask("lint")[1], "the environment wins"
+    (tmp_path / "binary").write_bytes(b"\0\0")
+    for wrong in ("binary", "nowhere", "/"):
+        code, _, err = ask("lint", wrong)
+        assert (code, err.count("\n")) == (2, 1), err
+
+
+def test_presets_are_listed_shown_and_judged(ask: Asked) -> None:
+    listed = json.loads(ask("presets", "--json")[1])["presets"]
+    assert {"hopper", "model-large", "ab-no-p2p"} <= {each["name"] for each in listed}
+    assert all(each["fits"] is None for each in listed)
+    judged = json.loads(ask("presets", "--from", FACTS / "h100x8.json", "--json")[1])["presets"]
+    fits = {each["name"]: each["fits"] for each in judged}
+    assert (fits["hopper"], fits["ampere"], fits["model-large"]) == (True, False, None)
+    code, out, _ = ask("presets", "show", "hopper", "latency")
+    assert code == 0
+    assert out.startswith("hopper: ")
+    assert "\n\nlatency: " in out
+    assert ask("presets", "show", "hoper")[2] == "nvrun: there is no preset hoper\nnvrun: did you mean hopper?\n"
+    assert ask("presets", "list")[0] == 2
+
+
+def test_topo_draws_facts_and_pasted_matrices(ask: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "GPU7" in ask("topo", "--from", FACTS / "h100x8.json")[1]
+    (tmp_path / "matrix").write_text(MATRIX)
+    from_file = ask("topo", "--topo", "matrix")[1]
+    assert from_file.startswith("matrix\n")
+    assert "NVLink: NV12 between all 2 GPUs" in from_file
+    monkeypatch.setattr("sys.stdin", io.StringIO(MATRIX))
+    from_stdin = ask("topo", "--topo", "-")[1]
+    assert from_stdin.splitlines()[1:] == from_file.splitlines()[1:]
+    assert ask("topo", "--topo", "matrix", "--from", FACTS / "gh200.json")[0] == 2
+    assert ask("topo", "--topo", "nowhere")[2] == "nvrun: nowhere: No such file or directory\n"
+
+
+def test_env_tells_sources_and_explains(ask: Asked) -> None:
+    code, out, _ = ask("env", "--from", FACTS / "h100x8.json", "--preset", "hopper", "train.py")
+    assert code == 0
+    assert "NCCL_NVLS_CHUNKSIZE=524288  (preset hopper:" in out
+    assert "presets for this hardware" in out
+    rows = json.loads(ask("env", "--from", FACTS / "h100x8.json", "--preset", "hopper", "--json", "train.py")[1])
+    assert "NCCL_NVLS_CHUNKSIZE" in {row["name"] for row in rows["variables"]}
+    assert "hopper" in rows["presets"]
+    assert ask("env", "--explain", "NCCL_BUFFSIZE")[1].startswith("NCCL_BUFFSIZE\n")
+    assert ask("env", "--explain", "NCCL_BUFSIZE")[2].endswith("did you mean NCCL_BUFFSIZE?\n")
+    listed = ask("env", "--list")[1].splitlines()
+    assert len(listed) > 300
+    assert all(line.split()[0].strip("*").isidentifier() for line in listed)
+
+
+def test_explain_knows_checks_rules_and_xids(ask: Asked) -> None:
+    for name, words in (("host-no-python", "--python PATH"), ("xid-79", "fallen off"), (RULES[0].code, "confidence:")):
+        code, out, _ = ask("explain", name)
+        assert code == 0
+        assert out.startswith(f"{name}: ")
+        assert words in out
+    code, _, err = ask("explain", "host-no-pyton")
+    assert (code, err.splitlines()[-1]) == (2, "nvrun: did you mean host-no-python?")
+    assert ask("explain")[0] == 2
+
+
+def test_diagnose_exits_with_1_for_an_error_whatever_way_the_log_is_named(ask: Asked, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/rank.err").write_text(
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    )
+    for word in ("logs", "logs/rank.err", tmp_path / "logs"):
+        code, out, _ = ask("diagnose", word)
+        assert code == 1
+        assert "Do" in out.splitlines()
+    assert json.loads(ask("diagnose", "logs", "--json")[1])["findings"]
+    (tmp_path / "logs/rank.err").write_text("epoch 1\n")
+    assert ask("diagnose", "logs")[0] == 0
+    assert ask("diagnose", "nowhere")[0] == 2
+    assert ask("diagnose")[2].startswith("nvrun: there is no run yet")
+
+
+def test_nccl_tells_what_it_chose(ask: Asked, tmp_path: Path) -> None:
+    head = "node1:100:200 [0] NCCL INFO "
+    (tmp_path / "log").write_text(
+        f"{head}NET/Socket : Using [0]eth0:10.0.0.1<0>\n{head}Using network Socket\n"
+        f"{head}Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
+    )
+    code, out, _ = ask("nccl", "log")
+    assert code == 0
+    assert "network  Socket" in out
+    assert "1 pair  by NET/Socket" in out
+    assert json.loads(ask("nccl", "log", "--json")[1])["log"]["lines"] == 3
+    (tmp_path / "other").write_text("nothing\n")
+    assert "no line of NCCL" in ask("nccl", "other")[1]
