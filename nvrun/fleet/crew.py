@@ -213,11 +213,11 @@ class Crew:
     def _closed(self, host: int, words: str) -> None:
         if host in self.gone:
             return
-        self.gone.add(host)
         if host not in self.hello:
             stage, _ = self._stages[host]
             self._unreachable(host, trouble.ended(self.names[host], stage, words, self._start))
         else:
+            self.gone.add(host)
             self._lost(host, f"its connection ended{': ' + words if words else ''}")
 
     def _lost(self, host: int, why: str) -> None:

@@ -63,6 +63,9 @@ def ended(name: str, stage: Stage, said: str, start: Start) -> Unreachable:
         return refused(name, "host-setup-failed", "it ended the shell", said, start)
     if stage == "in":
         return _in_failed(name, "it ended", said, start)
+    if "Unknown option: -I" in said:
+        why = "needs Python 3.9 or newer, found Python 2 (it does not know -I)"
+        return refused(name, "host-old-python", why, said, start)
     what = {
         "python": "its Python died at once",
         "shell": "the start ended early",
