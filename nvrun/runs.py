@@ -136,7 +136,7 @@ def resolve(word: str, environ: Mapping[str, str]) -> Run:
     if word == LATEST:
         return _latest(environ)
     here = Path(word)
-    if "/" in word or here.is_dir():
+    if "/" in word or (word and here.is_dir()):
         if not here.is_dir():
             raise UsageError(f"{word}: no such folder")
         folder = here.resolve()
@@ -170,7 +170,7 @@ def _there(entry: Remembered) -> Run:
 def paths_of(words: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
     """Files and folders that `words` name, each a path or a RUN; without words the latest run. UsageError for what is
     neither."""
-    return [Path(word) if Path(word).exists() else resolve(word, environ).path for word in words or (LATEST,)]
+    return [Path(word) if word and Path(word).exists() else resolve(word, environ).path for word in words or (LATEST,)]
 
 
 def facts_of(path: Path) -> Mapping[str, HostFacts]:
