@@ -74,23 +74,6 @@ _unreachable(
     source="execve(2)",
 )
 _unreachable(
-    "host-ssh-protocol",
-    "what listens on the ssh port does not speak ssh, or no algorithm that this side knows",
-    "is it the right port? --ssh openssh knows more algorithms",
-)
-_unreachable(
-    "host-setup-failed",
-    "the --setup command failed on the host, or does not end",
-    "try it there in bash; what only login shells have (module, conda) needs: source /etc/profile",
-    source="bash(1): source, eval",
-)
-_unreachable(
-    "host-in-failed",
-    "the --in command starts nothing on the host",
-    "try it there: CMD true",
-    source="the command's own words",
-)
-_unreachable(
     "host-no-python",
     "no Python interpreter was found on the host",
     "--python PATH names the host's interpreter; --setup CMD prepares its environment (module load, conda activate)",
@@ -106,6 +89,29 @@ _unreachable(
     "host-no-agent",
     "connected, but the agent did not start or does not speak",
     "a login script that waits, a full process table, no memory, or an MTU black hole on the way: try ssh HOST true",
+)
+_unreachable(
+    "host-ssh-protocol",
+    "what answers there does not speak ssh, or no algorithm that both sides know",
+    "is it the right port? ssh HOST true; --ssh openssh, or KexAlgorithms and the like in ~/.ssh/config",
+)
+_unreachable(
+    "host-setup-failed",
+    "--setup failed on the host, or did not end",
+    "try it there in bash; what only login shells have (module, conda) needs: source /etc/profile",
+    source="bash(1), INVOCATION",
+)
+_unreachable(
+    "host-in-failed",
+    "the command of --in starts nothing on the host",
+    "try it there by hand: is the program there, and the image?",
+    source="execve(2)",
+)
+_unreachable(
+    "host-no-folder",
+    "the agent finds no folder for its files on the host",
+    "make room in /tmp or XDG_RUNTIME_DIR there, writable for the job's user",
+    source="mkdtemp(3)",
 )
 
 
