@@ -57,7 +57,9 @@ def collect(paths: Iterable[Path]) -> Collected:
     for path in paths:
         if not path.exists():
             raise UsageError(f"no such file or folder: {path}", hint="Name log files or folders that hold some")
-        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path))
+        # A link in a folder of logs may lead anywhere: what it names is read only where it is named itself.
+        inside = (p for p in path.rglob("*") if p.is_file() and not p.is_symlink() and not _hidden(p, path))
+        files = [path] if path.is_file() else sorted(inside)
         for file in files:
             _take(file, found, named=path.is_file())
     return found

@@ -141,8 +141,11 @@ def test_diagnose_exits_with_1_for_an_error_whatever_way_the_log_is_named(ask: A
         assert code == 1
         assert "Do" in out.splitlines()
     assert json.loads(ask("diagnose", "logs", "--json")[1])["findings"]
+    (tmp_path / "logs/rank.err").rename(tmp_path / "elsewhere")
+    (tmp_path / "logs/link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "logs/rank.err").write_text("epoch 1\n")
-    assert ask("diagnose", "logs")[0] == 0
+    assert ask("diagnose", "logs")[0] == 0, "links lead out of the folder"
+    assert ask("diagnose", "logs/link")[0] == 1
     assert ask("diagnose", "nowhere")[0] == 2
     assert ask("diagnose")[2].startswith("nvrun: there is no run yet")
 
