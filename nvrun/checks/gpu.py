@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from nvrun.checks.check import Results, check, fleet_check
-from nvrun.checks.code import ERROR, FATAL, WARNING, declare
+from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare
 from nvrun.checks.compare import differing, is_tie, listed, sides, size
 from nvrun.checks.job import Job
 from nvrun.facts import Gpu, GpuProcess, HostFacts, Software
@@ -25,7 +25,7 @@ DRIVER = declare(
     why="CUDA will fail in the same way",
     remedy="nvidia-smi on that host says the same; dmesg | grep -i nvrm says why",
     source=_NVML,
-    depends="fatal where the plan uses GPUs there",
+    depends="fatal where the job uses GPUs on any host, else error",
     real=False,
 )
 OFF_BUS = declare(
@@ -56,7 +56,7 @@ COUNT = declare(
     why="ranks per host differ: code that assumes the same number everywhere hangs, and one GPU may be broken",
     remedy="look for the missing GPU: nvidia-smi; dmesg | grep Xid; or the container's --gpus",
     source="majority of hosts with the same GPU and CPU models",
-    depends="not judged where the user gave the GPUs",
+    depends="information where the plan uses equally many everywhere",
     real=False,
 )
 MODEL = declare(
@@ -126,10 +126,13 @@ CLOSED = declare(
 @check(DRIVER)
 def gpus_readable(facts: HostFacts, job: Job) -> Results:
     """Where NVIDIA GPUs are on PCI, NVML gives them."""
-    if facts.gpus is None and facts.gpus_on_pci and job.gpus.get(facts.host) != ():
+    if facts.gpus is None and facts.gpus_on_pci:
+        on_gpus = not job.gpus or any(job.gpus.values())  # what NVML does not give is not in the plan either
         reason = facts.missing.get("gpus", "no reason given")
         yield DRIVER.found(
-            f"{len(facts.gpus_on_pci)} NVIDIA GPUs on PCI, but NVML gives none: {reason}", remedy=_driver_remedy(reason)
+            f"{len(facts.gpus_on_pci)} NVIDIA GPUs on PCI, but NVML gives none: {reason}",
+            severity=FATAL if on_gpus else ERROR,
+            remedy=_driver_remedy(reason),
         )
 
 
@@ -187,10 +190,11 @@ def gpus_agree(
     counted = {
         host: len(there)
         for host, there in gpus.items()
-        if host not in job.gpus
-        and not _hidden(there, fleet[host].gpus_on_pci or (), fleet[host].software)  # else gpu-off-bus has named it
+        if not _hidden(there, fleet[host].gpus_on_pci or (), fleet[host].software)  # else gpu-off-bus has named it
     }
-    yield from differing(COUNT, counted, "GPUs:", groups=groups, subject="GPUs")
+    used = {len(job.gpus_of(host, there)) for host, there in gpus.items()}
+    severity = INFO if len(used) == 1 else None
+    yield from differing(COUNT, counted, "GPUs:", groups=groups, subject="GPUs", severity=severity)
     planned = {host: job.gpus_of(host, there) for host, there in gpus.items()}
     models = {host: " and ".join(sorted({gpu.name for gpu in there})) or None for host, there in planned.items()}
     yield from differing(MODEL, models, "GPU model", subject="model")

@@ -91,23 +91,6 @@ _unreachable(
     "a login script that waits, a full process table, no memory, or an MTU black hole on the way: try ssh HOST true",
 )
 _unreachable(
-    "host-ssh-protocol",
-    "what answers there does not speak ssh, or no algorithm that both sides know",
-    "is it the right port? ssh HOST true; --ssh openssh, or KexAlgorithms and the like in ~/.ssh/config",
-)
-_unreachable(
-    "host-setup-failed",
-    "--setup failed on the host, or did not end",
-    "try it there in bash; what only login shells have (module, conda) needs: source /etc/profile",
-    source="bash(1), INVOCATION",
-)
-_unreachable(
-    "host-in-failed",
-    "the command of --in starts nothing on the host",
-    "try it there by hand: is the program there, and the image?",
-    source="execve(2)",
-)
-_unreachable(
     "host-no-folder",
     "the agent finds no folder for its files on the host",
     "make room in /tmp or XDG_RUNTIME_DIR there, writable for the job's user",

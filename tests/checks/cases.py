@@ -174,6 +174,14 @@ CASES = [
     Case("gpu-model-differs", WARNING, "h200x2", one(gpu(1, name="NVIDIA H100 80GB HBM3"))),
     Case("gpu-vbios-differs", WARNING, "h200x2", {host: both(gpu(0, vbios="1"), gpu(1, vbios=vbios))
          for host, vbios in (("n01", "1"), ("n02", "2"), ("n03", "1"))}),
+    Case("gpu-driver-fails", ERROR, "h100x8",
+         one(lambda known: with_(known, gpus=None, missing={"gpus": "NVML: GPU is lost"})),
+         job=Job(gpus={"n01": (), "n02": (), "n03": ()})),
+    Case("gpu-count-differs", INFO, "h100x8",
+         one(lambda known: section("software", device_nodes={f"/dev/nvidia{n}": "ok" for n in range(4)})(
+             with_(known, gpus=(known.gpus or ())[:4]))),
+         job=Job(gpus={host: tuple(g.uuid for g in (known.gpus or ())[:2])
+                       for host, known in fleet("h100x8", 3).items()})),
     Case("gpu-mig", FATAL, "h100x8", one(gpu(3, mig=())), words="GPU 3"),
     Case("gpu-compute-mode", FATAL, "h100x8", one(gpu(3, compute_mode="prohibited"))),
     Case("gpu-busy", ERROR, "h100x8", one(gpu(3, memory_used=40 << 30)), words="not visible"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from nvrun import checks
@@ -79,6 +82,16 @@ def test_unreachable_host_is_a_finding_with_a_remedy(code: str) -> None:
     finding = checks.from_unreachable("n02", code, "n02: it said nothing", "")
     assert (finding.host, finding.message, finding.severity) == ("n02", "it said nothing", Severity.FATAL)
     assert finding.remedy
+
+
+def test_every_code_of_the_fleet_is_in_the_table() -> None:
+    folder = Path(__file__).parents[2] / "nvrun" / "fleet"
+    used = {
+        code for file in folder.glob("*.py") for code in re.findall(r"\bhost-[a-z]+(?:-[a-z]+)*\b", file.read_text())
+    }
+    used -= {"host-key"}
+    assert used
+    assert used <= set(checks.unreachable.UNREACHABLE)
 
 
 def test_hint_of_the_transport_goes_before_the_general_remedy() -> None:
