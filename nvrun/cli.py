@@ -6,13 +6,20 @@ import importlib
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvrun import __version__
 from nvrun.commands import COMMANDS
 from nvrun.config import Invocation, load
 from nvrun.errors import NvrunError, UsageError
+
+if TYPE_CHECKING:  # `nvrun --help` need not import them
+    from nvrun.fleet.session import Console as Line
+    from nvrun.job import Job
+    from nvrun.model import RunResult
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -73,10 +80,23 @@ def command_of(argv: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
-    """hosts -> facts -> checks -> plan -> launch -> observe -> report."""
+    """Runs the user's program; its exit code."""
+    from nvrun import job
+
+    return run_job(job.read(invocation, environ), environ)[0].exit_code
+
+
+def run_job(
+    the_job: Job, environ: Mapping[str, str], take: Callable[[Line], bool] = lambda line: False
+) -> tuple[RunResult, Path]:
+    """hosts -> facts -> checks -> plan -> launch -> observe -> report. How it went, and the run's folder.
+
+    `take` sees each line of the ranks first; one for which it is true is not shown.
+    """
     import time
 
-    from nvrun import checks, console, job, preflight, rundir, runs
+    from nvrun import checks, console, preflight, rundir, runs
+    from nvrun.facts import to_json
     from nvrun.fleet.crew import Ended, gathered
     from nvrun.hooks.around import around
     from nvrun.launch import Launch
@@ -85,13 +105,17 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     from nvrun.report import findings, text
 
     started = time.time()
-    the_job = job.read(invocation, environ)
-    folder = rundir.create(rundir.new_run_id(started), invocation.options.run_dir, environ)
+    folder = rundir.create(rundir.new_run_id(started), the_job.options.run_dir, environ)
     writer = console.standard([host.name for host in the_job.hosts])
     if trouble := runs.remember(the_job, folder.run_id, folder.path, started, environ):
         writer.say(f"nvrun: {trouble}")
+
+    def show(line: Line) -> None:
+        if not take(line):
+            writer.offer(line)
+
     with (
-        gathered(the_job, environ, say=writer.say, show=writer.offer) as crew,
+        gathered(the_job, environ, say=writer.say, show=show) as crew,
         around(crew, the_job, writer.say) as hooked,
     ):
         launch = Launch(the_job, crew, folder, writer)
@@ -104,6 +128,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
             facts = crew.facts(facts_requests(the_job, plan))
             placed = place(plan, facts, wishes_of(the_job, facts.values()))
             folder.write("plan.json", rundir.to_json(placed.plan))
+            folder.write("facts.json", to_json(list(facts.values())))
             writer.say("\n".join(text.plan_lines(placed.plan, str(folder.path))))
             if the_job.options.check != "off":
                 job_context = preflight.context(placed.plan, script=the_job.script, args=the_job.args)
@@ -124,4 +149,4 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     folder.finish(result)
     writer.say("\n".join(text.result_lines(result, str(folder.path))))
     writer.close()
-    return result.exit_code
+    return result, folder.path
