@@ -178,7 +178,8 @@ def gpus_enough(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
     planned = job.gpus_of(host, gpus)
     instances = [uuid for uuid in job.gpus.get(host, ()) if uuid.startswith("MIG-")]
     there, ranks = max(len(planned), len(instances)), job.ranks.get(host, 0)
-    if gpus and ranks > there:
+    on_cpus = host in job.gpus and not job.gpus[host]
+    if gpus and ranks > there and not on_cpus:
         yield TOO_FEW.found(f"{ranks} ranks, but {there} GPUs", observed=str(there), expected=str(ranks))
 
 

@@ -74,6 +74,23 @@ _unreachable(
     source="execve(2)",
 )
 _unreachable(
+    "host-ssh-protocol",
+    "what listens on the ssh port does not speak ssh, or knows no algorithm that this side does",
+    "is it the right port? --ssh openssh knows more algorithms",
+)
+_unreachable(
+    "host-setup-failed",
+    "the --setup command failed on the host, or does not end",
+    "try it there in bash; what only login shells have (module, conda) needs: source /etc/profile",
+    source="bash(1), INVOCATION",
+)
+_unreachable(
+    "host-in-failed",
+    "the --in command starts nothing on the host",
+    "try it there by hand: is the program there, and the image?",
+    source="execve(2)",
+)
+_unreachable(
     "host-no-python",
     "no Python interpreter was found on the host",
     "--python PATH names the host's interpreter; --setup CMD prepares its environment (module load, conda activate)",

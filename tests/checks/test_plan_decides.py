@@ -24,6 +24,7 @@ FIRST_TWO = {f"n0{n}": tuple(g.uuid for g in (fleet("h100x8", 3)[f"n0{n}"].gpus 
         (port("mlx5_2", state="DOWN", uverbs_openable=False), Job()),
         (port("mlx5_4", state="DOWN"), Job(rdma={f"n0{n}": ("mlx5_0:1",) for n in (1, 2, 3)})),
         (section("software", torchrun_flags=()), Job()),
+        (gpu(5, recovery_action="reboot"), Job(gpus={"n01": (), "n02": (), "n03": ()}, ranks={"n02": 4})),
         (lambda known: with_(known, listeners=(Listener(port=29501),)), Job(port=29500)),
         (lambda known: with_(known, env={"NCCL_SOCKET_IFNAME": "eth7"}), Job()),
         (lambda known: with_(known, env={"NCCL_DEBUG": "INFO"}), Job(set_everywhere=frozenset({"NCCL_DEBUG"}))),
