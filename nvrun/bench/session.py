@@ -1,0 +1,109 @@
+"""A schedule -> a planned job whose program is worker.py -> Results. The effects of bench and tune are all here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from nvrun import runs
+from nvrun.bench import worker
+from nvrun.bench.model import Record, Results, Schedule, Setup, TrialEnd
+from nvrun.cli import run_job
+from nvrun.errors import NvrunError
+from nvrun.facts import HostFacts
+from nvrun.fleet.session import Console
+from nvrun.job import Job
+from nvrun.model import Frozen, RunResult
+from nvrun.plan import Plan
+
+MARK = worker.MARK.encode()
+
+
+class Session(Frozen, frozen=True, kw_only=True):
+    """One job of trials, over."""
+
+    results: Results
+    result: RunResult
+    folder: str
+    plan: Plan | None
+    facts: tuple[HostFacts, ...]
+    """In the plan's order of hosts; () where it ended before they were read."""
+
+
+class NotMeasured(NvrunError):
+    """The job ended before anything was measured; its exit code is the job's."""
+
+    def __init__(self, message: str, exit_code: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+def program(job: Job, schedule: Schedule) -> Job:
+    """The job with the worker in the place of the user's program. The worker travels as text on the command line, so
+    that hosts need neither nvrun nor a shared folder; without --nproc-per-node there is a rank for each GPU."""
+    text = Path(worker.__file__).read_text(encoding="utf-8")
+    every = {} if job.args.is_set("nproc_per_node") else {"nproc_per_node": "gpu"}
+    args = job.args.replacing(
+        program="-c", arguments=(text, msgspec.json.encode(schedule).decode()), max_restarts=0, **every
+    )
+    return msgspec.structs.replace(job, args=args)
+
+
+def run(
+    job: Job, schedule: Schedule, environ: Mapping[str, str], progress: Callable[[str], None] = lambda line: None
+) -> Session:
+    """Runs the schedule. Raises NotMeasured where no trial came to its end; what is missing at the end of a longer one
+    is missing in the results."""
+
+    def take(line: Console) -> bool:
+        """The worker's own lines are for nvrun, not for the console; files have them all."""
+        if line.text.startswith(MARK):
+            if b'"environment"' in line.text:
+                progress(line.text[len(MARK) :].decode(errors="replace"))
+            return True
+        return not line.text.strip()
+
+    result, folder = run_job(program(job, schedule), environ, take)
+    plan = runs.plan_of(folder)
+    results = read(_output(folder, plan))
+    if not results.trials:
+        raise NotMeasured(
+            f"nothing was measured: {result.message or result.ended_by}",
+            result.exit_code or 70,
+            hint=f"logs in {folder}",
+        )
+    known = runs.facts_of(folder)
+    facts = tuple(known[host.host.name] for host in plan.hosts if host.host.name in known) if plan else ()
+    return Session(results=results, result=result, folder=str(folder), plan=plan, facts=facts)
+
+
+def _output(folder: Path, plan: Plan | None) -> Iterator[bytes]:
+    """Lines of rank 0's standard output."""
+    if plan is None:
+        return
+    for path in sorted((folder / "logs").glob("*/rank0.out")):
+        yield from path.read_bytes().splitlines()
+
+
+def read(lines: Iterator[bytes]) -> Results:
+    """What the worker's lines say; others are NCCL's or torch's. A line that is cut is left out, as a trial that said
+    nothing is."""
+    setup: Setup | None = None
+    records: list[Record] = []
+    trials: list[TrialEnd] = []
+    for line in lines:
+        if not line.startswith(MARK):
+            continue
+        try:
+            found = msgspec.json.decode(line[len(MARK) :])
+            if "backend" in found:
+                setup = msgspec.convert(found, Setup)
+            elif "environment" in found:
+                trials.append(msgspec.convert(found, TrialEnd))
+            else:
+                records.append(msgspec.convert(found, Record))
+        except (msgspec.DecodeError, TypeError):
+            continue
+    return Results(setup=setup, records=tuple(records), trials=tuple(trials))
