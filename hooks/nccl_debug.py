@@ -1,7 +1,8 @@
 """NCCL writes what it chose and read: one file a process, among the host's logs.
 
 On by default, and silent where the user set any of NCCL_DEBUG, NCCL_DEBUG_FILE, NCCL_DEBUG_SUBSYS. After a success the
-first host's files are kept, after a failure those of the hosts whose ranks failed; `keep=all` keeps all.
+first host's files are kept, after a failure those of the hosts whose ranks failed; `keep=all` keeps all. Warnings
+reach the console as ever.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, EnvVar, Frozen, Option, log_folder
+from nvrun.hooks import Contribution, Echoed, EnvVar, Frozen, Option, log_folder
 from nvrun.hooks.around import Job
 from nvrun.model import RunResult
 from nvrun.nccl import parse
@@ -33,7 +34,9 @@ class Options(Frozen, frozen=True, kw_only=True):
 
 def contribute(plan: Plan, facts: Mapping[int, HostFacts], options: Options) -> Contribution:
     port = ras_port(plan.run_id, facts.values())
-    return Contribution(env={host.node: tuple(_variables(host, plan, facts[host.node], port)) for host in plan.hosts})
+    env = {host.node: tuple(_variables(host, plan, facts[host.node], port)) for host in plan.hosts}
+    warnings = Echoed(files="nccl.*.log", text=" NCCL WARN ")
+    return Contribution(env=env, echo={node: (warnings,) for node, variables in env.items() if variables})
 
 
 def _variables(host: HostPlan, plan: Plan, facts: HostFacts, port: int | None) -> Iterator[EnvVar]:

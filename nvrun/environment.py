@@ -176,13 +176,14 @@ def automatic(
 
 
 def notices(resolved: Iterable[Resolved]) -> tuple[str, ...]:
-    """One line for each variable of the user that a preset or nvrun would have set otherwise."""
+    """One line for each variable of the user that a preset or nvrun would have set otherwise. A hook gives way without
+    a word: `nvrun env` shows it."""
     return tuple(
         f"{each.variable.name} stays {each.variable.value or 'empty'} ({each.variable.source}); "
         f"{offer.source} would set {offer.name}={offer.value}"
         for each in resolved
         for offer in each.overrode
-        if is_nvruns(offer) and not is_nvruns(each.variable)
+        if is_nvruns(offer) and not offer.source.startswith("hook ") and not is_nvruns(each.variable)
     )
 
 

@@ -94,7 +94,13 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
         given = tuple(each.variable for each in resolved if each.set_by_nvrun and environment.is_nvruns(each.variable))
         ranks, said = _bound(host, known, wishes, given)
         findings += said
-        hosts.append(msgspec.structs.replace(host, ranks=tuple(_hooked(rank, contribution) for rank in ranks)))
+        hosts.append(
+            msgspec.structs.replace(
+                host,
+                ranks=tuple(_hooked(rank, contribution) for rank in ranks),
+                echo=contribution.echo.get(host.node, ()),
+            )
+        )
     return Placed(
         plan=msgspec.structs.replace(plan, hosts=tuple(hosts)),
         environments=environments,

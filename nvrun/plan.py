@@ -55,6 +55,15 @@ class LastCommand(Frozen, frozen=True, kw_only=True):
     """What it may take; the grace goes on meanwhile."""
 
 
+class Echoed(Frozen, frozen=True, kw_only=True):
+    """Lines of log files that the console shows too."""
+
+    files: str
+    """Pattern of their names among the host's logs, `nccl.*.log`; the last number in a name is a rank's pid."""
+    text: str
+    """What such a line holds."""
+
+
 class RankPlan(Frozen, frozen=True, kw_only=True):
     """What one rank gets at the gate."""
 
@@ -87,6 +96,7 @@ class HostPlan(Frozen, frozen=True, kw_only=True):
     defaults: tuple[EnvVar, ...] = ()
     """Variables that hold where the host has none of that name."""
     ranks: tuple[RankPlan, ...] = ()
+    echo: tuple[Echoed, ...] = ()
 
 
 class Plan(Frozen, frozen=True, kw_only=True):

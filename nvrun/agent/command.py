@@ -61,9 +61,12 @@ def _run(argv: List[str], request: Dict[str, Any], mark: str) -> Dict[str, Any]:
                 os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1.0)
-    code = process.poll()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        assert pipe
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
     return {
-        "code": code,
+        "code": process.poll(),
         "stdout": kept["stdout"].decode("utf-8", "replace"),
         "stderr": kept["stderr"].decode("utf-8", "replace"),
         "cut_bytes": cut,
@@ -99,7 +102,7 @@ def _interpreter(path: str) -> List[str]:
             first = file.readline(256)
     except OSError:
         return []
-    return [part.decode() for part in first[2:].split(None, 1)] if first.startswith(b"#!") else []
+    return [part.decode() for part in first[2:].strip().split(None, 1)] if first.startswith(b"#!") else []
 
 
 def _pump(process: "subprocess.Popen[bytes]", stdin: bytes, kept: Dict[str, bytearray], deadline: float) -> int:

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 
 from . import procs, slurm, wire
+from .echo import Echo
 from .folder import Folder
 from .last import Look
 from .loop import READ
@@ -32,6 +33,7 @@ TORCHRUN = 0xFFFFFFFF
 
 _LAST_WORDS_SECONDS = 1.0  # torchrun's own banner is out 0.4 s after its last rank (measured)
 _LEFTOVER_SECONDS = 2.0
+_ECHO_SECONDS = 1.0
 _HEARSAY_SECONDS = 0.6
 _TERM_SECONDS = 0.3
 _EXIT_CODE = re.compile(rb"exitcode\s*:\s*(-?\d+)\)?\s.*?\(?pid: (\d+)\)")
@@ -76,6 +78,8 @@ class Job:
         self._request = request
         self._where = where
         self._ranks: Dict[int, Rank] = {}  # by pid
+        self._rank_of: Dict[int, int] = {}
+        self._echo: Optional[Echo] = None
         self._go: Optional[Dict[str, Any]] = None
         self._held_back: List[Any] = []
         self._ending = False
@@ -188,6 +192,7 @@ class Job:
 
     def _greet(self, rank: Rank) -> None:
         self._ranks[rank.pid] = rank
+        self._rank_of[rank.pid] = rank.rank
         self._greeted += 1
         self._loop.watch(rank.pidfd, READ, lambda: self._rank_ended(rank))
         if self._greeted == self._request["ranks"]:
@@ -198,6 +203,9 @@ class Job:
     def go(self, message: Dict[str, Any]) -> None:
         """Lets the ranks run; each gets its environment, its binding and its pipes."""
         self._go = message
+        if message.get("echo"):
+            self._echo = Echo(self._where.path, message["echo"], self._echoed)
+            self._follow_files()
         held, self._held_back = self._held_back, []
         for show in held:
             show()
@@ -270,6 +278,15 @@ class Job:
             self._agent.console(kind, rank, line, progress)
 
         return show
+
+    def _follow_files(self) -> None:
+        if self._echo and not self.done:
+            self._echo.look()
+            self._loop.later(_ECHO_SECONDS, self._follow_files)
+
+    def _echoed(self, pid: int, line: bytes) -> None:
+        if pid in self._rank_of:
+            self._shower(wire.STDERR, self._rank_of[pid])(line, False)
 
     def _note_codes(self, line: bytes) -> None:
         """torchrun's words on a rank's end: what is left when it reaped the rank before anyone could look."""
@@ -399,6 +416,8 @@ class Job:
 
     def _close(self, code: int, stuck: Set[int]) -> None:
         """Everything of the job is gone: the last bytes, then the word to the launcher."""
+        if self._echo:
+            self._echo.look()
         self._loop.unwatch(self._listener.fileno())
         self._listener.close()
         for stream in self._streams:

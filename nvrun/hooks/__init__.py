@@ -20,10 +20,10 @@ from nvrun.hooks import inside
 from nvrun.hooks.load import load
 from nvrun.hooks.model import Completed, Contribution, Hook, HookFailed, Option, chosen, log_folder
 from nvrun.model import EnvVar, Finding, Frozen, Severity
-from nvrun.plan import LastCommand, Plan
+from nvrun.plan import Echoed, LastCommand, Plan
 
-__all__ = ["Completed", "Contribution", "EnvVar", "Finding", "Frozen", "Hook", "HookFailed", "LastCommand", "Option",
-           "Severity", "chosen", "contributions", "inside", "load", "log_folder", "wrapped"]  # fmt: skip
+__all__ = ["Completed", "Contribution", "Echoed", "EnvVar", "Finding", "Frozen", "Hook", "HookFailed", "LastCommand",
+           "Option", "Severity", "chosen", "contributions", "inside", "load", "log_folder", "wrapped"]  # fmt: skip
 
 
 def contributions(hooks: Sequence[Hook], plan: Plan, facts: Mapping[int, HostFacts]) -> Contribution:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nvrun.errors import NvrunError
 from nvrun.facts import HostFacts
 from nvrun.model import EnvVar, Finding, Frozen
-from nvrun.plan import HostPlan, LastCommand, Plan
+from nvrun.plan import Echoed, HostPlan, LastCommand, Plan
 
 if TYPE_CHECKING:
     from nvrun.hooks.around import Job
@@ -42,6 +42,8 @@ class Contribution(Frozen, frozen=True, kw_only=True):
     """Rank -> what stands before its program, behind numactl."""
     last: Mapping[int, tuple[LastCommand, ...]] = {}
     """Rank -> commands that its host runs while the rank still lives, before it is told to end."""
+    echo: Mapping[int, tuple[Echoed, ...]] = {}
+    """Node -> lines of log files there that the console shows too."""
     findings: tuple[Finding, ...] = ()
 
     def __add__(self, other: Contribution) -> Contribution:
@@ -51,6 +53,7 @@ class Contribution(Frozen, frozen=True, kw_only=True):
             rank_env=_joined(self.rank_env, other.rank_env),
             prefix=_joined(self.prefix, other.prefix),
             last=_joined(self.last, other.last),
+            echo=_joined(self.echo, other.echo),
             findings=(*self.findings, *other.findings),
         )
 

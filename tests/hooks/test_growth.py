@@ -1,0 +1,106 @@
+"""nvlink-errors: what grew between two readings of a host, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nvrun import facts
+from nvrun.facts import HostFacts, Xid
+from nvrun.hooks.load import _module, find
+from nvrun.model import Severity
+
+growth = _module("nvlink-errors", *find("nvlink-errors", {"HOME": "/nobody"})).growth
+DATA = Path(__file__).parents[1] / "data" / "facts"
+
+
+def changed(value: Any, **changes: Any) -> Any:
+    return msgspec.structs.replace(value, **changes)
+
+
+@pytest.fixture
+def host() -> HostFacts:
+    (found,) = facts.from_json((DATA / "h100x8.json").read_bytes())
+    gpu = changed(
+        found.gpus[0] if found.gpus else None,
+        ecc_uncorrected_volatile=0,
+        nvlinks=(facts.NvLink(link=3, active=True, crc_errors=0, replay_errors=5),),
+    )
+    assert found.gpus
+    assert found.rdma
+    port = changed(found.rdma[0], counters={"symbol_error": 2, "port_xmit_wait": 7}, state="ACTIVE")
+    return changed(found, gpus=(gpu, *found.gpus[1:]), rdma=(port, *found.rdma[1:]), xids=())  # type: ignore[no-any-return]
+
+
+def codes(before: HostFacts, after: HostFacts) -> list[tuple[str, str, str]]:
+    return [(each.code, each.subject, each.observed) for each in growth(before, after)]
+
+
+def test_nothing_grew(host: HostFacts) -> None:
+    assert codes(host, host) == []
+
+
+def first_gpu(host: HostFacts, **changes: Any) -> HostFacts:
+    assert host.gpus
+    return changed(host, gpus=(changed(host.gpus[0], **changes), *host.gpus[1:]))  # type: ignore[no-any-return]
+
+
+def link(**changes: Any) -> tuple[facts.NvLink, ...]:
+    return (facts.NvLink(**{"link": 3, "active": True, "crc_errors": 0, "replay_errors": 5, **changes}),)
+
+
+def test_gpu_counters(host: HostFacts) -> None:
+    assert codes(host, first_gpu(host, ecc_uncorrected_volatile=1)) == [
+        ("ecc-uncorrected-grew", "GPU 0 uncorrected ECC errors", "1")
+    ]
+    assert codes(host, first_gpu(host, nvlinks=link(replay_errors=9))) == [
+        ("nvlink-errors-grew", "GPU 0 NVLink 3 replay errors", "9")
+    ]
+    assert codes(host, first_gpu(host, nvlinks=link(active=False))) == [("nvlink-down", "GPU 0 NVLink 3", "down")]
+
+
+def test_unknown_and_reset_counters_are_not_judged(host: HostFacts) -> None:
+    assert codes(host, first_gpu(host, ecc_uncorrected_volatile=None)) == []
+    assert codes(first_gpu(host, ecc_uncorrected_volatile=None), first_gpu(host, ecc_uncorrected_volatile=4)) == []
+    assert codes(host, first_gpu(host, nvlinks=link(replay_errors=0))) == []
+    assert codes(host, changed(host, gpus=None, rdma=None, network=None, xids=None)) == []
+
+
+def test_a_gpu_that_went_away(host: HostFacts) -> None:
+    assert host.gpus
+    (finding,) = growth(host, changed(host, gpus=host.gpus[1:]))
+    assert (finding.code, finding.severity, finding.subject) == ("gpu-lost", Severity.ERROR, "GPU 0")
+
+
+def test_xids_are_those_of_this_job(host: HostFacts) -> None:
+    old, new = Xid(code=13, pci="0000:1b:00.0", at=1.0), Xid(code=74, pci="0000:1b:00.0", at=2.0, text="NVLink: fatal")
+    before = changed(host, xids=(old,))
+    assert codes(before, changed(host, xids=(old, new))) == [("xid-during-job", "GPU at 0000:1b:00.0", "Xid 74")]
+    assert codes(changed(host, xids=None), changed(host, xids=(old, new))) == []
+
+
+def test_ports_and_interfaces(host: HostFacts) -> None:
+    assert host.rdma
+    port = host.rdma[0]
+
+    def with_port(**changes: Any) -> HostFacts:
+        assert host.rdma
+        return changed(host, rdma=(changed(port, **changes), *host.rdma[1:]))  # type: ignore[no-any-return]
+
+    assert codes(host, with_port(counters={"symbol_error": 3, "port_xmit_wait": 900})) == [
+        ("port-errors-grew", f"{port.device} port {port.port} symbol_error", "3")
+    ]
+    assert codes(host, with_port(state="DOWN")) == [("port-down", f"{port.device} port {port.port}", "DOWN")]
+    assert host.network
+    interface = next(each for each in host.network.interfaces if each.kind != "loopback")
+
+    def with_changes(count: int) -> HostFacts:
+        assert host.network
+        others = [each for each in host.network.interfaces if each.name != interface.name]
+        network = changed(host.network, interfaces=(changed(interface, carrier_changes=count), *others))
+        return changed(host, network=network)  # type: ignore[no-any-return]
+
+    assert codes(with_changes(1), with_changes(3)) == [("interface-flapped", f"{interface.name} carrier changes", "3")]
