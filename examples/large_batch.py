@@ -133,7 +133,7 @@ def train(name: str, args: argparse.Namespace, device: torch.device) -> tuple[fl
     return first, mean_over_ranks(loss)
 
 
-DEFAULT_RATE = {"sgd": 0.01, "lars": 1.0, "lamb": 0.002}
+DEFAULT_RATE = {"sgd": 0.05, "lars": 1.0, "lamb": 0.01}
 
 
 def main() -> None:
