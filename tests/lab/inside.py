@@ -166,6 +166,7 @@ def start_place(place: dict[str, Any], spec: dict[str, Any]) -> subprocess.Popen
         "GATEWAY": spec["gateway"],
         "OWN_PIDS": "1" if place["own_pids"] else "",
         "DAEMON": place["daemon"],
+        "KEPT": "\n".join(place["kept"]),
     }
     script = ["sh", str(Path(__file__).with_name("host.sh")), *place["private"]]
     return subprocess.Popen(

@@ -275,12 +275,13 @@ class Lab:
     def _spec(self) -> dict[str, Any]:
         places = [LAUNCHER, *self.hosts]
         own = ["/tmp", "/dev/shm", *HOMES.values()] if self.split else []
+        needed = sorted({str(Path(p).resolve()) for p in (REPOSITORY, sys.prefix, sys.base_prefix)})
         names = "".join(f"{self.address(name)} {name}\n" for name in places)
         return {
             "user": USER,
             "uid": UID,
             "homes": [[HOMES["root"], 0], [HOMES[USER], UID]],
-            "needed": sorted({str(Path(p).resolve()) for p in (REPOSITORY, sys.prefix, sys.base_prefix)}),
+            "needed": needed,
             "etc_hosts": f"127.0.0.1 localhost\n::1 localhost\n{names}",
             "scripts": {"rsh": RSH},
             "sshd_config": SSHD_CONFIG,
@@ -295,6 +296,7 @@ class Lab:
                     "daemon": "" if name == LAUNCHER else shlex.join(sshd_command(name)),
                     "own_pids": self.own_pids and name != LAUNCHER,
                     "private": [] if name == LAUNCHER else [*own, *self.private],
+                    "kept": [path for path in needed if any(Path(home) in Path(path).parents for home in own)],
                 }
                 for name in places
             ],

@@ -1,0 +1,88 @@
+"""Where a run's files are: in the run's folder at the end, and on no host that does not share it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lab import USER, Lab
+from tests.spine.jobs import NVRUN, RANK, job, result
+
+pytestmark = pytest.mark.lab
+
+
+def test_shared(lab: Lab, place: Path) -> None:
+    with job(lab, place, ["print:1:1"], ranks=1, user=USER) as running:
+        assert running.finish()[0] == 0
+    runs = place / "runs"
+    assert (runs / ".gitignore").read_text() == "*\n"
+    assert (runs / "latest").readlink() == Path(result(place)["run_id"])
+    plan = json.loads((runs / "latest/plan.json").read_text())
+    assert [host["host"]["name"] for host in plan["hosts"]] == ["a", "b"]
+    assert (runs / "latest/logs/b/rank1.out").stat().st_size == 1_000_000
+    assert (runs / "latest/logs/a/rank0.err").read_bytes() == b""
+    assert not (runs / "latest/.token").exists()
+    assert not list(Path("/tmp").glob("nvrun-4711/*")), "a shared folder needs no other"
+
+
+def test_no_shared_file_system(make_lab: Callable[..., Lab]) -> None:
+    """Files come back and nothing stays; who puts a link where the host's folder goes is not followed."""
+    lab = make_lab(["a", "b"], split=True, own_pids=True)
+    home = lab.path("launcher", lab.home())
+    program = "import os; print('out', os.environ['RANK']); os.write(2, bytes(range(256)))"
+    argv = [
+        *NVRUN,
+        "--hosts",
+        "a,b",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+        "--",
+        "sh",
+        "-c",
+        f'python3 -c "{program}"',
+    ]
+    done = lab.run(argv, timeout=60)
+    assert done.returncode == 0, done.stderr
+    run = home / "nvrun-runs/latest"
+    for rank in range(4):
+        logs = run / "logs" / "ab"[rank // 2]
+        assert (logs / f"rank{rank}.out").read_text() == f"out {rank}\n"
+        assert (logs / f"rank{rank}.err").read_bytes() == bytes(range(256))
+    assert "not_fetched" not in json.loads((run / "result.json").read_text())
+    for host in lab.hosts:
+        assert lab.exec(host, ["find", "/tmp", "-mindepth", "1"]).stdout == ""
+
+    lab.exec("b", ["sh", "-c", "mkdir /tmp/elsewhere && ln -s elsewhere /tmp/nvrun-0"], check=True)
+    done = lab.run(argv, timeout=60)
+    assert done.returncode == 78
+    assert "b: /tmp/nvrun-0 is not a folder of this user's alone" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert lab.exec("b", ["ls", "-A", "/tmp/elsewhere"]).stdout == ""
+    told = json.loads((run / "result.json").read_text())
+    assert told["ended_by"] == "preflight"
+    assert [finding["code"] for finding in told["findings"]] == ["host-no-folder"]
+    assert lab.exec("a", ["find", "/tmp", "-mindepth", "1"]).stdout == ""
+
+
+def test_working_directory_that_cannot_be_written(lab: Lab) -> None:
+    done = lab.run([*NVRUN, "--nproc-per-node", "1", RANK], user=USER, cwd="/", timeout=30)
+    assert done.returncode == 0, done.stderr
+    folder = lab.path("launcher", lab.home(USER)) / ".local/state/nvrun/runs/latest"
+    assert (folder / "result.json").exists()
+
+
+def test_all_ports_taken(lab: Lab, place: Path) -> None:
+    holder = "import socket, time; s = socket.create_server(('', 29500)); print('held', flush=True); time.sleep(60)"
+    with lab.popen(["python3", "-c", holder], place="a") as held:
+        assert held.stdout is not None
+        assert held.stdout.readline() == "held\n"
+        argv = [*NVRUN, "--hosts", "a,b", "--port-range", "29500", "--run-dir", str(place / "runs"), str(RANK)]
+        done = lab.run(argv, timeout=30)
+        held.kill()
+    assert done.returncode == 78
+    assert "a: none of the ports 29500 to 29500 is free" in done.stderr
+    assert "--port-range" in done.stderr
