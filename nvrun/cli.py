@@ -80,10 +80,23 @@ def command_of(argv: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
-    """Runs the user's program; its exit code."""
-    from nvrun import job
+    """Runs the user's program; its exit code. Spares stand in for hosts that fail before it has begun."""
+    from nvrun import job, requeue
 
-    return run_job(job.read(invocation, environ), environ)[0].exit_code
+    the_job: Job | None = job.read(invocation, environ)
+    bad: dict[str, None] = {}
+    while the_job:
+        asked = the_job
+        result, folder = run_job(asked, environ)
+        bad |= dict.fromkeys(result.bad_hosts)
+        the_job = asked.without(bad)
+        if the_job:
+            names = ", ".join(host.name for host in the_job.hosts)
+            print(f"nvrun: without {', '.join(result.bad_hosts)}: starting again on {names}", file=sys.stderr)
+    if result.bad_hosts:
+        for line in requeue.left_out(asked, list(bad), folder.parent, environ):
+            print(f"nvrun: {line}", file=sys.stderr)
+    return result.exit_code
 
 
 def run_job(
@@ -95,14 +108,14 @@ def run_job(
     """
     import time
 
-    from nvrun import checks, console, preflight, rundir, runs
+    from nvrun import console, preflight, rundir, runs, slurm
     from nvrun.facts import to_json
     from nvrun.fleet.crew import Ended, gathered
+    from nvrun.gather.join import gathering
     from nvrun.hooks.around import around
     from nvrun.launch import Launch
-    from nvrun.placement import place, wishes_of
     from nvrun.prepare import facts_requests, prepare
-    from nvrun.report import findings, text
+    from nvrun.report import text
 
     started = time.time()
     folder = rundir.create(rundir.new_run_id(started), the_job.options.run_dir, environ)
@@ -117,6 +130,7 @@ def run_job(
     with (
         gathered(the_job, environ, say=writer.say, show=show) as crew,
         around(crew, the_job, writer.say) as hooked,
+        gathering(the_job, environ, writer.say) as nodes,
     ):
         launch = Launch(the_job, crew, folder, writer)
         with suppress(Ended):
@@ -126,22 +140,21 @@ def run_job(
             # torchrun starts now and imports torch; its ranks wait at the gate while the hosts are looked at.
             plan = launch.start(prepared)
             facts = crew.facts(facts_requests(the_job, plan))
-            placed = place(plan, facts, wishes_of(the_job, facts.values()))
-            folder.write("plan.json", rundir.to_json(placed.plan))
+            found = slurm.found(the_job, environ, facts.values())
+            if nodes:
+                decided = nodes.decide(crew, plan, facts[0], found)
+            else:
+                decided = preflight.decide(the_job, plan, facts, [*found, *preflight.reach(crew, plan)])
+            folder.write("plan.json", rundir.to_json(decided.plan))
             folder.write("facts.json", to_json(list(facts.values())))
-            writer.say("\n".join(text.plan_lines(placed.plan, str(folder.path))))
-            if the_job.options.check != "off":
-                job_context = preflight.context(placed.plan, script=the_job.script, args=the_job.args)
-                verdict = preflight.judge(placed, facts, job_context, preflight.reach(crew, placed.plan))
-                decision = checks.apply(verdict, waive=the_job.options.waive, force=the_job.options.force)
-                for line in findings.lines(verdict, waived=decision.waived):
-                    writer.say(f"nvrun: {line.text}")
-                if decision.refused:
-                    crew.end("preflight", decision.exit_code)
-                    raise Ended
-            hooked.plan, hooked.facts = placed.plan, facts
-            launch.go(placed.plan)
+            writer.say("\n".join([*text.plan_lines(decided.plan, str(folder.path)), *decided.lines]))
+            if decided.exit_code:
+                launch.refuse(decided)
+            hooked.plan, hooked.facts = decided.plan, facts
+            launch.go(decided.plan)
         launch.observe()
+        if nodes:
+            nodes.tell(launch.result(started))
         hooked.result = launch.result(started)
         hooked.after()
         launch.bring_logs()

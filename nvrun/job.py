@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import get_args
+
+import msgspec
 
 from nvrun import hooks, presets, shipped
 from nvrun.bindfile import Row, read_table
@@ -14,6 +16,7 @@ from nvrun.config import Invocation
 from nvrun.environment import from_user
 from nvrun.errors import UsageError
 from nvrun.fleet import routes
+from nvrun.gather.step import Step, step_of
 from nvrun.hosts import choose, detect
 from nvrun.mode import Mode as NodeMode
 from nvrun.mode import mode, node_arguments
@@ -32,8 +35,15 @@ class Job(Frozen, frozen=True, kw_only=True):
     """One job, before anything was learned from its hosts."""
 
     mode: NodeMode
+    detected: detect.Detected = detect.Detected(kind="none", why=())
+    """What started this process."""
     hosts: tuple[Host, ...]
     """In rank order; in node mode this one alone."""
+    spares: tuple[Host, ...] = ()
+    """Hosts beyond --nodes: one stands in where another fails its checks."""
+    spare_kinds: tuple[routes.Kind, ...] = ()
+    step: Step | None = None
+    """The Slurm step of which this is one node, where nvrun itself makes its nodes a world."""
     hosts_from: str
     kinds: tuple[routes.Kind, ...]
     """How each host is reached."""
@@ -69,15 +79,40 @@ class Job(Frozen, frozen=True, kw_only=True):
     def fleet(self) -> bool:
         return self.mode.kind == "fleet"
 
+    @property
+    def all_gpus(self) -> bool:
+        """A node has a rank for each GPU unless the user said otherwise; torchrun's own default is one."""
+        return self.fleet or self.step is not None
+
+    def without(self, bad: Collection[str]) -> Job | None:
+        """The job with spares in the place of bad hosts, in the order of the list; None where they are too few."""
+        good = [pair for pair in zip(self.hosts, self.kinds, strict=True) if pair[0].name not in bad]
+        spares = [pair for pair in zip(self.spares, self.spare_kinds, strict=True) if pair[0].name not in bad]
+        wanted = len(self.hosts) - len(good)
+        if not wanted or len(spares) < wanted:
+            return None
+        chosen, left = good + spares[:wanted], spares[wanted:]
+        return msgspec.structs.replace(
+            self,
+            hosts=tuple(host for host, _ in chosen),
+            kinds=tuple(kind for _, kind in chosen),
+            spares=tuple(host for host, _ in left),
+            spare_kinds=tuple(kind for _, kind in left),
+        )
+
 
 def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
     """The job. Raises UsageError for contradictions, bad lists and files that cannot be read."""
     options, args = invocation.options, invocation.torchrun
+    step: Step | None = None
+    spares: tuple[Host, ...] = ()
+    spare_kinds: tuple[routes.Kind, ...] = ()
     seen = detected(environ)
     found = mode(invocation, seen)
     if found.kind == "node":
-        args = node_arguments(args, seen)
-        hosts: tuple[Host, ...] = (Host(name=socket.gethostname()),)
+        args = node_arguments(args, seen, options.port_range)
+        step = step_of(seen) if args is not invocation.torchrun else None
+        hosts: tuple[Host, ...] = (Host(name=step.names[step.node] if step else socket.gethostname()),)
         source = "this machine"
         kinds: tuple[routes.Kind, ...] = ("local",)
         if options.rsh or options.fleet in ("ssh", "srun"):
@@ -88,7 +123,10 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
             text = _text(options.hostfile, invocation.source("hostfile"))
         chosen = choose.choose(invocation, seen, text)
         hosts, source = chosen.hosts[: options.nodes], chosen.source
-        kinds = routes.choose(hosts, options.fleet, options.rsh, in_slurm=seen.kind == "slurm allocation")
+        spares = chosen.hosts[len(hosts) :]
+        in_slurm = seen.kind == "slurm allocation"
+        kinds = routes.choose(hosts, options.fleet, options.rsh, in_slurm=in_slurm)
+        spare_kinds = routes.choose(spares, options.fleet, options.rsh, in_slurm=in_slurm)
         if args.is_set("nnodes") and not args.nnodes[0] <= len(hosts) <= args.nnodes[1]:
             raise UsageError(
                 f"{args.origin['nnodes']}: {args.nnodes[0]}:{args.nnodes[1]} nodes, but {source} has {len(hosts)} hosts"
@@ -97,7 +135,11 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
     folders = preset_folders(environ)
     return Job(
         mode=found,
+        detected=seen,
         hosts=hosts,
+        spares=spares,
+        spare_kinds=spare_kinds,
+        step=step,
         hosts_from=source,
         kinds=kinds,
         args=args,

@@ -6,17 +6,18 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgspec
 
 from nvrun import readback
 from nvrun.console import Writer
-from nvrun.fleet.crew import Crew
+from nvrun.fleet.crew import Crew, Ended
 from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.model import Finding, RankEnd, RunResult
 from nvrun.plan import FIRST_STDERR_LINES, Plan, as_mapping, socket_name
+from nvrun.preflight import Decided
 from nvrun.prepare import Prepared
 from nvrun.report.text import ended
 from nvrun.rundir import RunFolder
@@ -54,6 +55,7 @@ class Launch:
         """Host -> when to read back where its ranks are."""
         self._inspections: Counter[int] = Counter()
         self._found: dict[tuple[str, str], Finding] = {}
+        self._bad_hosts: tuple[str, ...] = ()
         crew.listener = self
 
     # -- in the order of the pipeline -------------------------------------------------------------------------------
@@ -88,7 +90,13 @@ class Launch:
                 }
                 for rank in host.ranks
             }
-            self._crew.send({"t": "go", "ranks": ranks}, to=[host.node])
+            self._crew.send({"t": "go", "ranks": ranks, "echo": msgspec.to_builtins(host.echo)}, to=[host.node])
+
+    def refuse(self, decided: Decided) -> NoReturn:
+        """Nothing of the user runs."""
+        self._bad_hosts = decided.bad_hosts
+        self._crew.end("preflight", decided.exit_code)
+        raise Ended
 
     def observe(self) -> None:
         """Until the job is over on every host that can still be heard."""
@@ -139,6 +147,7 @@ class Launch:
             message=ending.message,
             findings=(*findings, *crew.findings, *self._found.values()),
             console_dropped=self._dropped + Counter(self._writer.dropped),
+            bad_hosts=self._bad_hosts or tuple(finding.host for finding in crew.findings if finding.host),
             not_fetched=tuple(f"{crew.names[host]}:{path}" for host, path in sorted(self._private.items())),
         )
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from nvrun.config import Invocation
 from nvrun.errors import UsageError
+from nvrun.gather.step import spread
 from nvrun.hosts.detect import Detected
 from nvrun.model import Frozen
 from nvrun.torchrun import TorchrunArgs
@@ -79,10 +80,13 @@ def _refuse_crowd(detected: Detected) -> None:
     raise UsageError(f"{most} processes of nvrun on one node, where one is wanted ({detected.kind})", hint=remedy)
 
 
-def node_arguments(torchrun: TorchrunArgs, detected: Detected) -> TorchrunArgs:
+def node_arguments(
+    torchrun: TorchrunArgs, detected: Detected, ports: tuple[int, int] = (29500, 29599)
+) -> TorchrunArgs:
     """In node mode: what the environment knows and the user did not say, as torchrun's settings.
 
-    With a rendezvous flag or PET_* of the user nothing is changed. The port of the first node is not decided here.
+    With a rendezvous flag or PET_* of the user nothing is changed. Nodes of a Slurm step must agree before they have
+    met: the port, one of `ports` (first and last), and the id follow from the step.
     """
     if detected.kind in ("torchrun", "none") or torchrun.standalone:
         return torchrun
@@ -100,4 +104,10 @@ def node_arguments(torchrun: TorchrunArgs, detected: Detected) -> TorchrunArgs:
         values["master_addr"] = master
         if detected.master_port is not None and not torchrun.is_set("master_port"):
             values["master_port"] = detected.master_port
+    if detected.nodes > 1 and detected.job_id is not None and detected.step_id is not None:
+        if not torchrun.is_set("rdzv_id"):
+            values["rdzv_id"] = f"slurm-{detected.job_id}.{detected.step_id}"
+        if detected.master_port is None and not torchrun.is_set("master_port"):
+            first, last = ports
+            values["master_port"] = first + spread(detected.job_id, detected.step_id) % (last + 1 - first)
     return torchrun.replacing(**values)

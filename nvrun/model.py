@@ -149,6 +149,8 @@ class RunResult(Frozen, frozen=True, kw_only=True):
     """Bytes per host that the console did not get; the files have them."""
     not_fetched: tuple[str, ...] = ()
     """Hosts whose logs could not be brought back, and where they still are."""
+    bad_hosts: tuple[str, ...] = ()
+    """Hosts because of which nothing was started; none where the job itself was at fault."""
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -221,6 +221,10 @@ class Options:
     waive: Annotated[
         tuple[str, ...], Setting(_CHECKS, text, "CODE", "launch although this error was found", many=True)
     ] = ()
+    requeue_on_bad_node: Annotated[
+        int | None,
+        Setting(_CHECKS, whole, "N", "under sbatch: requeue the job without nodes that fail, N times at most"),
+    ] = None
     force: Annotated[bool, Setting(_CHECKS, switch, "", "launch whatever was found")] = False
 
     env: Annotated[

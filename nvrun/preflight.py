@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nvrun import checks, environment
 from nvrun.checks.rendezvous import rendezvous
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
 from nvrun.fleet.session import Body
-from nvrun.model import Finding, Verdict
+from nvrun.job import Job
+from nvrun.model import Finding, Frozen, Verdict
 from nvrun.nccl import lint
-from nvrun.placement import Placed
+from nvrun.placement import Placed, place, wishes_of
 from nvrun.plan import Plan
+from nvrun.report import findings
 from nvrun.torchrun import TorchrunArgs
 
 REACH_SECONDS = 2.5
@@ -68,6 +70,51 @@ def reach(crew: Crew, plan: Plan) -> list[Finding]:
     }
     first = plan.hosts[0].host.name
     return rendezvous(results, server=first, address=address, port=port, listening=True)
+
+
+class Decided(Frozen, frozen=True, kw_only=True):
+    """What will run, and whether it may."""
+
+    plan: Plan
+    verdict: Verdict = Verdict()
+    exit_code: int = 0
+    """0, or why not: 69 unreachable, 78 refused."""
+    lines: tuple[str, ...] = ()
+    """What to tell the user."""
+    bad_hosts: tuple[str, ...] = ()
+    """Those that a launch would have to leave out; none where the job itself is at fault."""
+
+
+def decide(job: Job, plan: Plan, facts: Mapping[int, HostFacts], found: Sequence[Finding]) -> Decided:
+    """Ranks placed, everything judged. `found`: what else was found, on the way or by the job script's traps."""
+    placed = place(plan, facts, wishes_of(job, facts.values()))
+    if job.options.check == "off":
+        return Decided(plan=placed.plan)
+    verdict = judge(placed, facts, context(placed.plan, script=job.script, args=job.args), found)
+    decision = checks.apply(verdict, waive=job.options.waive, force=job.options.force)
+    at_fault = [None if _of_the_job(finding) else finding.host for finding in decision.blocking]
+    return Decided(
+        plan=placed.plan,
+        verdict=verdict,
+        exit_code=decision.exit_code,
+        lines=tuple(shown(verdict, decision.waived)),
+        bad_hosts=() if None in at_fault else tuple(dict.fromkeys(host for host in at_fault if host)),
+    )
+
+
+def _of_the_job(finding: Finding) -> bool:
+    """Found on a host, but the job script's doing: on another host it would be the same."""
+    return finding.code.startswith(("slurm-", "node-")) and finding.code != "node-not-heard"
+
+
+def placed_only(job: Job, plan: Plan, facts: Mapping[int, HostFacts]) -> Decided:
+    """Ranks placed, where somebody else judges."""
+    return Decided(plan=place(plan, facts, wishes_of(job, facts.values())).plan)
+
+
+def shown(verdict: Verdict, waived: Sequence[Finding] = ()) -> Iterator[str]:
+    """The verdict for the console."""
+    return (f"nvrun: {line.text}" for line in findings.lines(verdict, waived=waived))
 
 
 def judge(placed: Placed, facts: Mapping[int, HostFacts], job: checks.Job, found: Sequence[Finding]) -> Verdict:

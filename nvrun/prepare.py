@@ -5,11 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from nvrun import hooks
 from nvrun.errors import NvrunError, UsageError
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import HELLO_SECONDS, Crew
 from nvrun.fleet.session import Body
+from nvrun.gather.cards import Known
 from nvrun.job import Job
 from nvrun.model import Frozen, Host
 from nvrun.plan import Plan, Site, as_mapping, build, rendezvous
@@ -64,6 +67,23 @@ def plan_of_facts(job: Job, run_id: str, facts: Sequence[HostFacts]) -> Plan:
         for node, each in enumerate(facts)
     ]
     return _plan(job, run_id, sites, job.options.port_range[0])
+
+
+def plan_of_step(job: Job, started: Plan, nodes: Sequence[Known], own: int) -> Plan:
+    """The whole step as one of its nodes sees it: its own place as `started` has it, the others by what they told."""
+    here = started.hosts[0]
+    sites = [
+        Site(
+            host=Host(name=each.name),
+            ranks=each.ranks,
+            python=here.program[0] if here.program else job.options.python or "python3",
+            folder=here.folder if node == own else "",
+            address=next(iter(each.addresses), "127.0.0.1"),
+        )
+        for node, each in enumerate(nodes)
+    ]
+    plan = _plan(job, started.run_id, sites, None)
+    return msgspec.structs.replace(plan, master_addr=job.args.master_addr, master_port=job.args.master_port)
 
 
 def _plan(job: Job, run_id: str, sites: Sequence[Site], port: int | None) -> Plan:
@@ -146,7 +166,7 @@ def ranks_of(job: Job, host: Host, gpus: int) -> int:
     wanted = job.args.nproc_per_node
     if host.slots:
         return host.slots
-    if isinstance(wanted, int) and (job.args.is_set("nproc_per_node") or not job.fleet):
+    if isinstance(wanted, int) and (job.args.is_set("nproc_per_node") or not job.all_gpus):
         return wanted
     if wanted in ("cpu", "auto") and not gpus:
         raise UsageError(f"--nproc-per-node {wanted}: {host.name} has no GPU, so give a number")

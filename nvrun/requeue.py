@@ -17,6 +17,7 @@ import msgspec
 
 from nvrun.errors import UsageError
 from nvrun.hosts import nodeset
+from nvrun.job import Job as Asked
 from nvrun.model import Finding, Frozen
 
 _COMMAND_SECONDS = 20.0
@@ -113,27 +114,36 @@ def _names(text: str) -> tuple[str, ...]:
 # -- effects --------------------------------------------------------------------------------------------------------
 
 
-def requeue(limit: int, bad: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Requeues the batch job of this process, if it may; yields what to tell the user.
+def left_out(asked: Asked, bad: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
+    """What to tell the user of a job that was not started because of bad nodes; requeues it where that was asked for.
 
-    `folder`: where the run folders are. Slurm ends this process soon afterwards.
+    `folder`: where the run folders are.
     """
+    if "SLURM_JOB_ID" not in environ or (asked.step and asked.step.node):
+        return
+    yield f"without the bad nodes: sbatch {exclude_option(bad)}"
+    if asked.options.requeue_on_bad_node:
+        yield from requeue(asked.options.requeue_on_bad_node, bad, folder, environ)
+
+
+def requeue(limit: int, bad: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
+    """Requeues the batch job of this process, if it may, and says so. Slurm ends this process soon afterwards."""
     memory = folder / f".requeue-{environ['SLURM_JOB_ID']}.json"
     try:
         job = read_job(_ask("scontrol", "show", "job", "--oneliner", environ["SLURM_JOB_ID"]))
         usable = read_usable(_ask("sinfo", "--noheader", "--Node", f"--partition={job.partition}", "--format=%N %t"))
         decision = decide(limit=limit, bad=bad, earlier=_recall(memory), job=job, usable=usable)
         if decision.why_not:
-            yield f"nvrun: the job is not requeued: {decision.why_not}"
+            yield f"the job is not requeued: {decision.why_not}"
             return
         memory.write_bytes(msgspec.json.encode(decision.tries))
-        yield f"nvrun: requeue {decision.tries.count} of {limit}, {exclude_option(decision.exclude)}"
+        yield f"requeue {decision.tries.count} of {limit}, {exclude_option(decision.exclude)}"
         with _undisturbed():
             _ask("scontrol", "requeue", job.job_id)
             # ExcNodeList can be set only now; the job cannot start again before this very process has ended.
             _ask("scontrol", "update", f"JobId={job.job_id}", f"ExcNodeList={','.join(decision.exclude)}")
     except (UsageError, _Trouble) as trouble:
-        yield f"nvrun: the job is not requeued: {trouble}"
+        yield f"the job is not requeued: {trouble}"
 
 
 class _Trouble(Exception):

@@ -17,6 +17,7 @@ STEP = BATCH | {
     "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
     "SLURM_NODEID": "1",
 }
+STEP_ID, STEP_PORT = ["--rdzv-id=slurm-42.0"], "--master-port=29588"
 POD = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "RANK": "1", "WORLD_SIZE": "2"}
 MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "w-0"}
@@ -82,8 +83,15 @@ def test_contradictions_say_what_to_drop(argv: str, environ: dict[str, str], wor
 @pytest.mark.parametrize(
     ("environ", "argv"),
     [
-        (STEP, ["--nnodes=2:2", "--node-rank=1", "--master-addr=gpu03"]),
-        (STEP | {"MASTER_ADDR": "10.0.0.3"}, ["--nnodes=2:2", "--node-rank=1", "--master-addr=10.0.0.3"]),
+        (STEP, ["--nnodes=2:2", *STEP_ID, "--node-rank=1", "--master-addr=gpu03", STEP_PORT]),
+        (
+            STEP | {"MASTER_ADDR": "10.0.0.3"},
+            ["--nnodes=2:2", *STEP_ID, "--node-rank=1", "--master-addr=10.0.0.3", STEP_PORT],
+        ),
+        (
+            STEP | {"MASTER_PORT": "1234", "MASTER_ADDR": "n"},
+            ["--nnodes=2:2", *STEP_ID, "--node-rank=1", "--master-addr=n", "--master-port=1234"],
+        ),
         (POD, ["--nnodes=2:2", "--node-rank=1", "--master-addr=job-master-0", "--master-port=23456"]),
         (MPI | {"MASTER_ADDR": "c1"}, ["--nnodes=2:2", "--node-rank=1", "--master-addr=c1"]),
         (PET, ["--nnodes=2:2", "--node-rank=1", "--master-addr=w-0"]),

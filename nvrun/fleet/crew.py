@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
 import sys
@@ -26,6 +27,8 @@ FACTS_SECONDS = 40.0
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which the user is told whom nvrun no longer hears."""
 _STOPPED_SECONDS = 5.0
+_ONE_SIGNAL_SECONDS = 0.2
+"""Slurm's time limit sends SIGTERM twice within 5 ms (measured on 22.05); nobody presses Ctrl-C twice so quickly."""
 _REMEDIES = {
     "host-no-folder": "remove what lies there, or let TMPDIR name another place on that host",
     "ports-taken": "--port-range FIRST-LAST names others; ss -ltnp on that host shows who has them",
@@ -76,6 +79,7 @@ class Crew:
         )
         self._answers: dict[tuple[int, str], tuple[Body, float]] = {}
         self._signals = 0
+        self._signalled_at = -math.inf
         self._silent: set[int] = set()
         self._looked = time.monotonic()
 
@@ -152,6 +156,10 @@ class Crew:
             self.ending = Ending(by=by, exit_code=exit_code, message=message)
             self.send({"t": "end", "grace": self._job.options.grace, "by": by})
 
+    def end_from_outside(self, by: EndedBy, exit_code: int, message: str) -> None:
+        """`end`, from another thread: whoever pumps acts on it."""
+        self._session.events.put(Event(-1, "end", Ending(by=by, exit_code=exit_code, message=message)))
+
     def dismiss(self) -> None:
         """The agents end; a link that does not is dropped."""
         self._session.end_input()
@@ -186,6 +194,8 @@ class Crew:
             self._closed(event.host, event.body)
         elif event.kind == "signal":
             self._signalled(event.body)
+        elif event.kind == "end":
+            self.end(event.body.by, event.body.exit_code, event.body.message)
 
     def _message(self, host: int, body: Body) -> None:
         kind = body["t"]
@@ -251,6 +261,10 @@ class Crew:
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             self.send({"t": "signal", "name": name[3:]})
             return
+        now = time.monotonic()
+        if now - self._signalled_at < _ONE_SIGNAL_SECONDS:
+            return
+        self._signalled_at = now
         self._signals += 1
         if self._signals == 1:
             grace = self._job.options.grace

@@ -45,6 +45,9 @@ class Detected(Frozen, frozen=True, kw_only=True):
     """GPUs the scheduler gave this node."""
     master_addr: str | None = None
     master_port: int | None = None
+    job_id: int | None = None
+    """Of Slurm's job."""
+    step_id: int | None = None
 
     @property
     def is_node(self) -> bool:
@@ -133,6 +136,8 @@ def _slurm_step(environ: Mapping[str, str]) -> Detected | None:
         tasks_per_node=nodeset.counts(tasks, "SLURM_STEP_TASKS_PER_NODE") if tasks else (),
         cpus_per_node=_cpus(environ),
         gpus_on_node=_slurm_gpus(environ),
+        job_id=_number(environ, "SLURM_JOB_ID"),
+        step_id=int(step),
         # What a script exports is the user's word; srun itself never sets these.
         master_addr=environ.get("MASTER_ADDR") or None,
         master_port=_optional(environ, "MASTER_PORT"),
@@ -153,6 +158,7 @@ def _slurm_allocation(environ: Mapping[str, str]) -> Detected | None:
         nodes=len(names),
         cpus_per_node=_cpus(environ),
         gpus_on_node=_slurm_gpus(environ),
+        job_id=_number(environ, "SLURM_JOB_ID"),
     )
 
 

@@ -21,6 +21,8 @@ class Seen(Frozen, frozen=True, kw_only=True):
     hostname: str | None = None
     cpus: int | None = None
     """CPUs this process may use."""
+    online: int | None = None
+    """CPUs there are: Slurm may have been told of more."""
     gpus: int | None = None
     """GPUs that can be opened here."""
     pci_gpus: int | None = None
@@ -72,6 +74,8 @@ def _few_cpus(detected: Detected, seen: Seen) -> Iterator[Finding]:
     """Fewer CPUs than GPUs, or one CPU: srun gives a task one CPU unless told otherwise."""
     gpus = seen.gpus or detected.gpus_on_node or 0
     of_node = max(detected.cpus_per_node, default=0)
+    if seen.online is not None:
+        of_node = min(of_node, seen.online)
     if seen.cpus is None or (seen.cpus > 1 and seen.cpus >= gpus):
         return
     if detected.kind == "slurm step" and of_node > seen.cpus:
