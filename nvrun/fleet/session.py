@@ -119,6 +119,11 @@ class Session:
         except Unreachable as trouble:
             self._tell_all(route.hosts, "unreachable", trouble)
             return
+        except Exception as fault:  # ours; its traceback is printed, and nobody waits for this host
+            self._tell_all(
+                route.hosts, "unreachable", Unreachable(f"nvrun's fault: {fault!r}", code="host-no-transport")
+            )
+            raise
         self._links.update(dict.fromkeys(route.hosts, link))
         if self._closing.is_set():
             link.close()

@@ -53,11 +53,15 @@ class ChannelLink:
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            with contextlib.suppress(TimeoutError):  # a full window: the other side may take it later
+            try:
                 sent = self._channel.send(rest)  # type: ignore[arg-type]  # any bytes-like will do
-                if sent == 0:
-                    raise BrokenPipeError("the channel is closed")
-                rest = rest[sent:]
+            except TimeoutError:  # a full window: the other side may take it later
+                continue
+            except (EOFError, paramiko.SSHException) as error:
+                raise BrokenPipeError(f"the connection is closed {error}") from None
+            if sent == 0:
+                raise BrokenPipeError("the channel is closed")
+            rest = rest[sent:]
 
     def close_write(self) -> None:
         self._channel.shutdown_write()
@@ -212,8 +216,8 @@ def _through(
         return transport.open_channel("direct-tcpip", target, ("127.0.0.1", 0), timeout=timeout)
     except paramiko.ChannelException as refused:
         raise Unreachable(
-            f"{name}: jump host {jump} cannot connect to {settings.where}: {refused.text}",
-            code="host-refused" if "refused" in refused.text.lower() else "host-unreachable",
+            f"{name}: jump host {jump} cannot connect to {settings.where}: {refused.text.lower()}",
+            code="host-unreachable",
             hint=FORWARD,
         ) from None
     except (paramiko.SSHException, EOFError, OSError):
@@ -247,8 +251,9 @@ def _handshake(
             raise paramiko.SSHException("no answer in time")
         key = transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError, OSError) as error:
+        said = words()
         transport.close()
-        raise _no_handshake(name, settings, wire, words(), timeout, error) from None
+        raise _no_handshake(name, settings, wire, said, timeout, error) from None
     judgement = known_hosts.judge(known, key.asbytes())
     if not _accepted(settings, judgement, key):
         transport.close()
@@ -259,15 +264,16 @@ def _handshake(
 def _no_handshake(name: str, settings: Settings, wire: Wire, said: str, timeout: float, error: Exception) -> Exception:
     first = wire.first.decode(errors="replace")
     began = any(line.startswith("SSH-") for line in first.splitlines())
+    ended = wire.ended or isinstance(error, EOFError | ConnectionError)
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return Unreachable(f"{name}: {settings.where}: {error}", code="host-ssh-protocol", hint="--ssh openssh")
-    if wire.ended and not began and settings.proxy_command:
+    if ended and not began and settings.proxy_command:
         return Unreachable(
             f"{name}: its ProxyCommand ended: {said or first.strip() or 'without a word'}",
             code="host-unreachable",
             hint=settings.proxy_command,
         )
-    if wire.ended and not began and (not first or "MaxStartups" in first or "Not allowed at this time" in first):
+    if ended and not began and (not first or "MaxStartups" in first or "Not allowed at this time" in first):
         return Dropped(
             Unreachable(
                 f"{name}: {settings.where} dropped the connection before its banner {first.strip()}".rstrip(),
@@ -284,7 +290,7 @@ def _no_handshake(name: str, settings: Settings, wire: Wire, said: str, timeout:
     what = "does not finish the key exchange" if began else "does not speak"
     return Unreachable(
         f"{name}: {settings.where} accepted the connection, but sshd {what} in {timeout:g} s"
-        if not wire.ended
+        if not ended
         else f"{name}: {settings.where} ended the connection at the key exchange: {error}",
         code="host-ssh-hung",
         hint="sshd hangs or the host is overloaded: look at its console; or an MTU black hole on the way"

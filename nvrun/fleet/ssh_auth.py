@@ -66,9 +66,21 @@ def authenticate(transport: paramiko.Transport, name: str, settings: Settings) -
                 return
             takes = list(more)  # the key is right, and not enough
             break
+    takes = takes or _ways(transport, settings.user)
     raise Unreachable(
         f"{name}: {_cause(settings, tried, takes)}", code="host-auth", hint=_remedy(name, settings, tried, takes)
     )
+
+
+def _ways(transport: paramiko.Transport, user: str) -> list[str]:
+    """The ways to log in that sshd names when nothing is offered."""
+    try:
+        transport.auth_none(user)
+    except paramiko.BadAuthenticationType as refused:
+        return list(refused.allowed_types)
+    except (paramiko.SSHException, EOFError, OSError):
+        return []
+    return []
 
 
 def _stalled(name: str) -> Unreachable:
@@ -108,7 +120,7 @@ def _remedy(name: str, settings: Settings, tried: list[Candidate], takes: list[s
         return f"--ssh openssh uses the connection that is open at {settings.control_path} (ControlPath)"
     if own:
         return own
-    if settings.gssapi and (not takes or any(way.startswith("gssapi") for way in takes)):
+    if settings.gssapi and any(way.startswith("gssapi") for way in takes):
         return "--ssh openssh logs in by Kerberos (GSSAPIAuthentication is on for this host)"
     if takes and "publickey" not in takes:
         return "--ssh openssh, with a connection opened before: ssh -fNM -o ControlPath=PATH"

@@ -119,7 +119,7 @@ def _tcp_trouble(name: str, settings: Settings, error: OSError, timeout: float) 
 def proxied(command: str) -> tuple[Wire, Callable[[], str]]:
     """A socket whose other end is a ProxyCommand's input and output, and what it says on standard error so far."""
     ours, theirs = socket.socketpair()
-    said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the wire; a pipe would fill when nobody reads it
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`; a pipe would fill when nobody reads it
     with theirs:
         process = subprocess.Popen(  # as ssh does: by the user's shell, in its place
             [os.environ.get("SHELL") or "/bin/sh", "-c", "exec " + command],
@@ -129,13 +129,21 @@ def proxied(command: str) -> tuple[Wire, Callable[[], str]]:
             start_new_session=True,
         )
 
+    last = ""
+
+    def words() -> str:
+        if said.closed:
+            return last
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)  # its last words may follow the end of its output
+        said.seek(0)
+        return said.read()[-2000:].decode(errors="replace").strip()
+
     def end() -> None:
+        nonlocal last
+        last = words()
         process.kill()
         process.wait()
         said.close()
-
-    def words() -> str:
-        said.seek(0)
-        return said.read()[-2000:].decode(errors="replace").strip()
 
     return Wire(ours, end), words

@@ -42,7 +42,8 @@ START = Start(pythons=("/opt/venv/bin/python", "python3"), setup="module load cu
             False,
         ),
         (
-            "No ED25519 host key is known for gpu1 and you have requested strict checking.\nHost key verification failed.",
+            "No ED25519 host key is known for gpu1 and you have requested strict checking.\nHost key verification "
+            "failed.",
             "host-key-unknown",
             "not known here",
             False,
