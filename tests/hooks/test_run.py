@@ -1,0 +1,232 @@
+"""Hooks around real jobs on this machine: order, failures, what is left behind, traces of a DDP job."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTE = """
+from pathlib import Path
+LOG = Path(__file__).with_name("log")
+
+def note(text):
+    with LOG.open("a") as file:
+        file.write(text + "\\n")
+
+def around(job, options):
+    note("{name} before {{}}".format(job.result))
+    {before}
+    yield
+    note("{name} after {{}} {{}}".format(job.result.ended_by, job.result.exit_code))
+    {after}
+"""
+
+
+class Ran(NamedTuple):
+    code: int
+    stderr: str
+    stdout: str
+    result: Mapping[str, Any]
+    logs: Path
+
+
+def nvrun(place: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ran:
+    done = subprocess.run(
+        [sys.executable, "-m", "nvrun", "--run-dir", "runs", *arguments],
+        cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    folder = place / "runs" / "latest"
+    (logs,) = [*(folder / "logs").iterdir()] or [folder]
+    return Ran(done.returncode, done.stderr, done.stdout, json.loads((folder / "result.json").read_text()), logs)
+
+
+def hook(place: Path, name: str, before: str = "pass", after: str = "pass") -> str:
+    path = place / f"{name}.py"
+    path.write_text(NOTE.format(name=name, before=before, after=after))
+    path.chmod(0o644)
+    return f"./{name}.py"
+
+
+def program(place: Path, name: str, text: str) -> str:
+    path = place / name
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return f"./{name}"
+
+
+def log(place: Path) -> list[str]:
+    return (place / "log").read_text().splitlines()
+
+
+def test_parts_run_in_order_and_backwards_and_hide_nothing(tmp_path: Path) -> None:
+    hooks = [
+        hook(tmp_path, "one"),
+        hook(tmp_path, "two", after="raise OSError('after two')"),
+        program(tmp_path, "three", 'echo "three $1 $NVRUN_RANKS $NVRUN_HOOK_X" | tee "$NVRUN_FOLDER/three.$1"\n'
+                                   '[ "$1" = before ] || { echo "$NVRUN_ENDED_BY $NVRUN_EXIT_CODE"; exit 4; }\n')
+        + ":x=a,b",
+    ]  # fmt: skip
+    flags = [part for each in hooks for part in ("--hook", each)]
+    ran = nvrun(tmp_path, *flags, "--nproc-per-node", "2", "--no-python", "sh", "-c", "exit 37")
+    assert ran.code == 37
+    assert log(tmp_path) == ["one before None", "two before None", "two after rank 37", "one after rank 37"]
+    said = {finding["message"].partition(":")[0]: finding["message"] for finding in ran.result["findings"]}
+    assert "hook two, after the job: OSError: after two" in said.values()
+    assert any("three after, on" in each and "exit code 4: rank 37" in each for each in said.values())
+    assert (ran.logs / "three.before").read_text() == "three before 2 a,b\n"
+    assert (ran.logs / "three.after").read_text() == "three after 2 a,b\n"
+    assert not list(tmp_path.glob("runs/*/logs/*/*.hooks*"))
+
+
+def test_a_failing_before_part_stops_the_run_and_unwinds(tmp_path: Path) -> None:
+    hooks = [hook(tmp_path, "one"), program(tmp_path, "two", "echo cannot >&2; exit 5\n"), hook(tmp_path, "three")]
+    flags = [part for each in hooks for part in ("--hook", each)]
+    ran = nvrun(tmp_path, *flags, "--no-python", "touch", str(tmp_path / "ran"))
+    assert ran.code == 78
+    assert ran.result["ended_by"] == "preflight"
+    assert log(tmp_path) == ["one before None", "one after preflight 78"]
+    assert "hook two, before the job: " in ran.stderr
+    assert "exit code 5: cannot" in ran.stderr
+    assert not (tmp_path / "ran").exists()
+    assert "Traceback" not in ran.stderr
+
+
+def test_an_interrupted_before_part_unwinds(tmp_path: Path) -> None:
+    hooks = [hook(tmp_path, "one"), program(tmp_path, "two", f"touch {tmp_path}/began; sleep 20\n")]
+    flags = [part for each in hooks for part in ("--hook", each)]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "nvrun", "--run-dir", "runs", *flags, "--no-python", "true"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (tmp_path / "began").exists():
+        time.sleep(0.05)
+    running.terminate()
+    _, stderr = running.communicate(timeout=15)
+    assert running.returncode == 143
+    assert log(tmp_path) == ["one before None", "one after signal 143"]
+    assert "hook two" not in stderr
+
+
+def test_a_daemon_of_a_before_part_lives_until_the_after_part(tmp_path: Path) -> None:
+    text = f"""
+if [ "$1" = before ]; then
+    sleep 98.25 </dev/null >/dev/null 2>&1 &
+    echo $! >{tmp_path}/pid
+else
+    kill -0 "$(cat {tmp_path}/pid)" && echo alive >{tmp_path}/alive
+fi
+"""
+    began = time.monotonic()
+    ran = nvrun(tmp_path, "--hook", program(tmp_path, "daemon", text), "--no-python", "true")
+    assert ran.code == 0, ran.stderr
+    assert (tmp_path / "alive").exists()
+    assert "left" not in ran.stderr
+    pid = int((tmp_path / "pid").read_text())
+    while Path(f"/proc/{pid}").exists() and time.monotonic() - began < 60:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_trace_of_a_ddp_job(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys\nprint('the site was here', file=sys.stderr)\n")
+    script = ROOT / "examples" / "train_ddp.py"
+    ran = nvrun(tmp_path, "--hook", "torch-profiler:ranks=1,wait=2,warmup=1,active=3", "--nproc-per-node", "2",
+                str(script), "--steps", "20", env={"PYTHONPATH": f"{site}:{ROOT}"})  # fmt: skip
+    assert ran.code == 0, ran.stderr
+    assert "2 ranks, gloo" in ran.stdout
+    names = sorted(path.name for path in (ran.logs / "torch-profiler").iterdir())
+    assert names == ["rank1.pt.trace.json.gz"]
+    with gzip.open(ran.logs / "torch-profiler" / "rank1.pt.trace.json.gz") as file:
+        events = {str(event.get("name")) for event in json.load(file)["traceEvents"]}
+    assert {"ProfilerStep#3", "ProfilerStep#5", "gloo:all_reduce"} <= events
+    assert "ProfilerStep#6" not in events
+    assert "the site was here" in (ran.logs / "rank0.err").read_text()
+    assert (ran.logs / "rank1.err").read_text().count("the site was here") == 1
+
+
+def test_a_missing_trace_is_said(tmp_path: Path) -> None:
+    ran = nvrun(tmp_path, "--hook", "torch-profiler", "--no-python", "true")
+    assert ran.code == 0
+    assert any("no trace of rank 0" in finding["message"] for finding in ran.result["findings"])
+
+
+NSYS = """
+case $1 in
+    profile)
+        while [ "$1" != -o ]; do shift; done
+        printf '%s' "$2" >{place}/output
+        shift 2
+        session=${{1#--session-new=}}
+        shift
+        mkfifo {place}/$session
+        "$@" &
+        child=$!
+        trap 'kill $child; wait; exit 143' TERM
+        wait $child ;;
+    stop)
+        [ -p {place}/${{2#--session=}} ] || exit 1
+        touch "$(cat {place}/output).nsys-rep"
+        echo stopped ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("per", ["rank", "host"])
+def test_nsys_is_finalised_before_the_rank_is_told_to_end(tmp_path: Path, per: str) -> None:
+    """A stand-in for nsys, of the same command lines: what is tested is when nvrun calls it, not what it does."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    program(tools, "nsys", NSYS.format(place=tmp_path))
+    script = 'if [ "$RANK" = 1 ]; then sleep 1; exit 9; else exec sleep 30; fi'
+    ran = nvrun(tmp_path, "--hook", f"nsys:per={per}", "--nproc-per-node", "2", "--no-python", "sh", "-c", script,
+                env={"PATH": f"{tools}:{os.environ['PATH']}"})  # fmt: skip
+    assert ran.code == 9, ran.stderr
+    assert (ran.logs / "rank0.nsys.txt").read_text() == "stopped\n"
+    assert [path.suffix for path in (ran.logs / "nsys").iterdir()] == [".nsys-rep"]
+    assert not any("no report" in finding["message"] for finding in ran.result.get("findings", ()))
+
+
+def test_a_missing_nsys_is_said_before_the_launch(tmp_path: Path) -> None:
+    if any(Path(folder, "nsys").exists() for folder in os.environ["PATH"].split(":")):
+        pytest.skip("nsys is installed here")
+    ran = nvrun(tmp_path, "--hook", "nsys", "--no-python", "touch", str(tmp_path / "ran"))
+    assert ran.code == 78
+    assert "nsys is not on PATH on" in ran.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_warnings_in_nccl_files_reach_the_console(tmp_path: Path) -> None:
+    """No NCCL here: a rank writes such a file itself, and a hook asks for its warnings as nccl-debug does."""
+    (tmp_path / "echo.py").write_text(
+        "from nvrun.hooks import Contribution, Echoed\n"
+        "def contribute(plan, facts, options):\n"
+        "    return Contribution(echo={0: (Echoed(files='nccl.*.log', text=' NCCL WARN '),)})\n"
+    )
+    (tmp_path / "echo.py").chmod(0o644)
+    script = program(tmp_path, "job", """
+f=$(echo runs/latest/logs/*)/nccl.h.$$.log
+echo "h:$$:1 [0] NCCL INFO quiet" >$f
+printf "h:$$:1 [0] x.cc:1 NCCL WA" >>$f
+sleep 1.5
+echo "RN loud" >>$f
+echo "h:1:1 [0] x.cc:1 NCCL WARN of no rank" >${f%.*.log}.1.log
+""")  # fmt: skip
+    ran = nvrun(tmp_path, "--hook", "./echo.py", "--no-python", script)
+    assert ran.code == 0
+    shown = [line for line in (ran.stderr + ran.stdout).splitlines() if "NCCL" in line]
+    assert len(shown) == 1
+    assert shown[0].endswith("NCCL WARN loud")
+    assert ":0: " in shown[0]
