@@ -1,0 +1,87 @@
+"""Hooks on hosts of the lab: on every one of them, and undone where they began."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.spine.jobs import NVRUN
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def place(lab: Lab) -> Iterator[Path]:
+    """A directory that every host of the lab may write to, under one name."""
+    with tempfile.TemporaryDirectory(prefix="nvrun-hooks-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def nvrun(lab: Lab, place: Path, *arguments: str) -> CompletedProcess[str]:
+    argv = [*NVRUN, "--hosts", "a,b", "--run-dir", str(place / "runs"), *arguments]
+    return lab.run(argv, timeout=120, env={"PYTHONPATH": str(Path(__file__).parents[2])}, cwd=str(place))
+
+
+def hook(place: Path, text: str) -> str:
+    path = place / "hook.sh"
+    path.write_text(f"#!/bin/sh\nexec 2>&1\n{text}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def moments(place: Path) -> dict[str, list[str]]:
+    return {path.name: path.read_text().split() for path in sorted(place.glob("calls.*"))}
+
+
+CALL = 'echo "$1" >>{place}/calls."$NVRUN_HOST"\n'
+
+
+def test_before_and_after_on_every_host(lab: Lab, place: Path) -> None:
+    text = CALL.format(place=place) + 'echo "$(hostname) node $NVRUN_NODE_RANK of $NVRUN_NODES"\n'
+    script = f"[ -e {place}/calls.a ] && [ -e {place}/calls.b ] || exit 9"
+    done = nvrun(lab, place, "--hook", hook(place, text), "--no-python", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert moments(place) == {"calls.a": ["before", "after"], "calls.b": ["before", "after"]}
+    for words in ("hook: a: a node 0 of 2", "hook: b: b node 1 of 2"):
+        assert (done.stderr + done.stdout).count(words) == 2
+
+
+def test_undone_where_it_had_begun(lab: Lab, place: Path) -> None:
+    text = CALL.format(place=place) + '[ "$NVRUN_HOST" != b ] || { echo "b cannot"; exit 6; }\n'
+    done = nvrun(lab, place, "--hook", hook(place, text), "--no-python", "touch", str(place / "ran"))
+    assert done.returncode == 78
+    assert moments(place) == {"calls.a": ["before", "after"], "calls.b": ["before"]}
+    assert "hook hook, before the job: b: exit code 6: b cannot" in done.stderr
+    assert not (place / "ran").exists()
+
+
+def test_one_that_hangs_on_a_host_is_ended_there(lab: Lab, place: Path) -> None:
+    text = CALL.format(place=place) + '[ "$1$NVRUN_HOST" != beforeb ] || exec sleep 96.5\n'
+    done = nvrun(lab, place, "--hook", hook(place, text) + ":timeout=1", "--no-python", "true")
+    assert done.returncode == 78
+    assert "b: not done in 1 s" in done.stderr
+    assert moments(place)["calls.a"] == ["before", "after"]
+    assert not lab.pids("b", "96.5")
+
+
+def test_after_a_failure_only_the_implicated_hosts_keep_nccl_logs(lab: Lab, place: Path) -> None:
+    """The hook's own after-part over files that ranks wrote under its names; there is no NCCL here."""
+    (place / "nccl.py").write_text(
+        "from nvrun.hooks import Contribution, EnvVar\n"
+        "def contribute(plan, facts, options):\n"
+        "    var = EnvVar(name='NCCL_DEBUG_FILE', value='x', source='hook nccl-debug')\n"
+        "    return Contribution(env={host.node: (var,) for host in plan.hosts})\n"
+    )
+    (place / "nccl.py").chmod(0o644)
+    script = f"touch {place}/runs/latest/logs/$(hostname)/nccl.x.1.log; sleep 1; [ $RANK = 0 ] || exit 5; sleep 20"
+    done = nvrun(lab, place, "--hook", str(place / "nccl.py"), "--no-python", "sh", "-c", script)
+    assert done.returncode == 5, done.stderr
+    assert [path.parent.name for path in place.glob("runs/latest/logs/*/nccl.x.1.log")] == ["b"]
+    assert json.loads((place / "runs/latest/result.json").read_text())["ended_by"] == "rank"
