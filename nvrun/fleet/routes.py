@@ -137,7 +137,9 @@ def rsh_argv(template: str, host: str, command: Sequence[str]) -> list[str]:
 
 def srun_argv(nodes: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """One step with one task a node, beside whatever else the job runs, with all CPUs of each node and no binding."""
-    cpus = environment.get("SLURM_CPUS_ON_NODE", "")
+    cpus, gpus = environment.get("SLURM_CPUS_ON_NODE", ""), environment.get("SLURM_GPUS_ON_NODE", "")
+    # A job of --gpus-per-task would give the step's one task the GPUs of one task (measured on 22.05).
+    shared_out = any(environment.get(name) for name in ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK"))
     return [
         "srun",
         f"--nodes={len(nodes)}",
@@ -145,6 +147,7 @@ def srun_argv(nodes: Sequence[str], environment: Mapping[str, str]) -> list[str]
         "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}",
         *([f"--cpus-per-task={cpus}"] if cpus.isdigit() else []),
+        *([f"--gpus-per-node={gpus}"] if gpus.isdigit() and shared_out else []),
         "--overlap",
         "--cpu-bind=none",
         "--kill-on-bad-exit=0",  # one node's end must not cut the others' logs
