@@ -121,8 +121,10 @@ class Stream:
         """The last lines of the file."""
         with open(self.path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-            text = file.read().decode("utf-8", "replace")
-        return [_visible(line.encode()).decode() for line in text.splitlines()][-lines:]
+            found = file.read().split(b"\n")
+        if not found[-1]:
+            found.pop()
+        return [_visible(line).decode("utf-8", "replace") for line in found[-lines:]]
 
     @property
     def cut_bytes(self) -> int:

@@ -114,7 +114,7 @@ class Reader:
 
 
 def _parse_head(line: bytes) -> Optional[Tuple[int, bytes, bool]]:
-    if len(line) < _HEADER or line[6:7] not in (b"+", b"."):
+    if len(line) < _HEADER or line[6:7] not in (b"+", b".") or not line[1:5].isalnum():
         return None
     try:
         return int(line[1:5], 16), line[5:6], line[6:7] == b"+"
