@@ -17,55 +17,33 @@ class Paired(Frozen, frozen=True, kw_only=True):
     """Median of B's seconds over A's: below 1 B is faster."""
     low: float
     high: float
-    """The ratio's interval of the same test, 95 % or the widest there is."""
+    """95 % interval of that median by the same test; the widest there is where the pairs are too few."""
     p: float
-    """Exact two-sided Wilcoxon signed-rank test of the ratios' logarithms: how likely a difference so clear is where
-    there is none. It takes no shape of the noise for granted and heeds no outlier's size."""
+    """Exact two-sided sign test: how likely it is that so many pairs agree where there is no difference. It takes
+    nothing for granted about the noise, and a trial disturbed by something else costs one pair, whatever its size."""
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
-    """Compares seconds of equally many trials; the n-th of each stand beside each other in time."""
-    logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
-    low, high = _interval(logs)
-    return Paired(
-        pairs=len(logs), ratio=math.exp(median(logs)), low=math.exp(low), high=math.exp(high), p=signed_rank(logs)
-    )
+    """Compares seconds of equally many trials; the n-th of each ran side by side in time. At least one pair."""
+    ratios = sorted(b / a for a, b in zip(first, second, strict=True))
+    cut = _cut(len(ratios))
+    return Paired(pairs=len(ratios), ratio=median(ratios), low=ratios[cut], high=ratios[-1 - cut], p=sign_test(ratios))
 
 
-def signed_rank(differences: Sequence[float]) -> float:
-    """Two-sided p of the exact Wilcoxon signed-rank test; zeros are left out, equal sizes share their mean rank."""
-    there = [each for each in differences if each]
-    if not there:
-        return 1.0
-    sizes = sorted(abs(each) for each in there)
-    # Twice the rank, so that the mean rank of equals is whole.
-    rank = {size: 2 * sizes.index(size) + sizes.count(size) + 1 for size in sizes}
-    ranks = [rank[abs(each)] for each in there]
-    positive = sum(rank[abs(each)] for each in there if each > 0)
-    extreme = min(positive, sum(ranks) - positive)
-    at_most: int = sum(count for total, count in _sums(ranks).items() if total <= extreme)
-    return min(1.0, at_most / 2.0 ** (len(ranks) - 1))
+def sign_test(ratios: Sequence[float]) -> float:
+    """Two-sided p of the exact sign test of ratios against 1; pairs that are equal are left out."""
+    faster, slower = sum(ratio < 1 for ratio in ratios), sum(ratio > 1 for ratio in ratios)
+    return min(1.0, 2 * _at_most(min(faster, slower), faster + slower))
 
 
-def _sums(ranks: Sequence[int]) -> dict[int, int]:
-    """How many of all ways to give each rank a sign lead to each sum of the positive ones."""
-    ways = {0: 1}
-    for rank in ranks:
-        more = dict(ways)
-        for total, count in ways.items():
-            more[total + rank] = more.get(total + rank, 0) + count
-        ways = more
-    return ways
+def _at_most(heads: int, throws: int) -> float:
+    """How likely a fair coin shows no more heads."""
+    return sum(math.comb(throws, count) for count in range(heads + 1)) / 2.0**throws
 
 
-def _interval(logs: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the pseudo-median (Hodges and Lehmann): from the means of all pairs, those in the middle."""
-    means = sorted((logs[i] + logs[j]) / 2 for i in range(len(logs)) for j in range(i, len(logs)))
-    ways, below, cut = _sums(range(1, len(logs) + 1)), 0, 0
-    for total in sorted(ways):
-        below += ways[total]
-        if below / 2 ** len(logs) > 0.025:
-            break
-        cut = total + 1
-    cut = max(0, min(cut - 1, len(means) // 2))
-    return means[cut], means[-1 - cut]
+def _cut(count: int) -> int:
+    """How many of the sorted ratios on each side lie outside the 95 % interval of their median."""
+    cut = 0
+    while _at_most(cut, count) <= 0.025:
+        cut += 1
+    return max(0, cut - 1)

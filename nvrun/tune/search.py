@@ -1,0 +1,274 @@
+"""The search: a space and a way to measure in, a verdict out. Pure but for what `measure` does.
+
+1. Every option alone, once. 2. The combinations that the sum of these effects promises most of. 3. Every change of one
+option of the best few so far, and of single options with a strong effect: this finds what helps only together.
+4. Halving: the best few again and again, fewer each time. 5. The best one or two against the default in fresh pairs of
+trials, so that luck in the choice is no evidence. 6. What takes compute from a training step, beside a matrix product.
+
+The default runs among the others in every batch and each result is held against its neighbours, so that slow drift of
+the machine counts for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, product
+from random import Random
+from statistics import mean, median
+
+from nvrun.bench.paired import Paired, paired
+from nvrun.model import Frozen
+from nvrun.tune.space import Config, Space, default, takes_compute
+
+PAIRS = 16
+"""Fresh pairs of trials, the default and a finalist."""
+OVERLAP_PAIRS = 6
+SURE = 0.01
+"""p of the sign test up to which a gain counts: at least 14 of 16 pairs must agree."""
+LEAST_GAIN = 0.02
+"""What is less is not worth a setting that the next NCCL may handle better by itself."""
+TIE = 0.01
+"""A step beside compute may be so much longer and still counts as equal."""
+BETWEEN = 6
+"""Trials of others between two of the default."""
+PROMISING = 8
+WIDTH = 3
+"""Of how many settings the neighbours are tried."""
+STRONG = 0.1
+"""A single option with such a gain is tried with all others, since it may depend on one of them."""
+HALVING = ((6, 1), (4, 2), (2, 3))
+"""(settings, further trials of each)."""
+_HALVING_TRIALS = 24
+"""What the halving takes, the default between included."""
+
+
+class Trial(Frozen, frozen=True, kw_only=True):
+    """What is to be measured once."""
+
+    config: Config
+    overlap: bool = False
+    """Beside a matrix product."""
+
+
+class Sample(Frozen, frozen=True, kw_only=True):
+    """What came of it."""
+
+    seconds: float | None = None
+    """For the job's messages; beside a product until both are done. None where it failed."""
+    failed: str = ""
+    """Its deadline, an error, a wrong result."""
+
+
+Measure = Callable[[Sequence[Trial]], Sequence[Sample]]
+"""Runs trials in this order and gives a sample for each."""
+
+
+class Finalist(Frozen, frozen=True, kw_only=True):
+    """A setting against the default, in fresh pairs."""
+
+    config: Config
+    against: Paired
+    overlap: Paired | None = None
+    """None where it was not measured: the setting takes no compute, or did not win before."""
+    refused: str = ""
+    """Why it is not taken; empty where it could be."""
+
+
+class Outcome(Frozen, frozen=True, kw_only=True):
+    """What the search ended with."""
+
+    config: Config
+    """What to set; all zeros for NCCL's own choice."""
+    why: str
+    finalists: tuple[Finalist, ...] = ()
+    trials: int
+    failed: Mapping[Config, str] = {}
+    """Settings that failed, and how."""
+    ratios: Mapping[Config, float] = {}
+    """Every setting that was tried -> its seconds over the default's, as far as it was measured."""
+
+
+def search(space: Space, measure: Measure, *, trials: int, seed: int = 0) -> Outcome:
+    """Looks for a setting that beats the default beyond the noise, with at most `trials` trials; a quarter of
+    `space.grid` is plenty for a hundred settings and more."""
+    return _Search(space, measure, trials, Random(seed)).outcome()
+
+
+class _Search:
+    def __init__(self, space: Space, measure: Measure, trials: int, random: Random) -> None:
+        self._space, self._measure, self._random = space, measure, random
+        self._left, self._used = trials, 0
+        self._default = default(space)
+        self._logs: dict[Config, list[float]] = {}
+        self._failed: dict[Config, str] = {}
+
+    def outcome(self) -> Outcome:
+        final = 2 * PAIRS + 2 * OVERLAP_PAIRS + _HALVING_TRIALS
+        if self._space.grid < 2:
+            return self._kept("there is nothing to search: all settings are the user's own")
+        if self._left < final + BETWEEN:
+            return self._kept(f"{self._left} trials are too few to tell a gain from the noise")
+        self._left -= final
+        self._screen(list(self._neighbours(self._default)))
+        if self._default in self._failed:
+            return self._kept(f"the default itself failed: {self._failed[self._default]}")
+        self._screen(list(islice(self._promising(), PROMISING)))
+        seen: set[Config] = {self._default}
+        while near_to := [config for config in self._worth_a_look() if config not in seen]:
+            seen.add(near_to[0])
+            self._screen([near for near in self._neighbours(near_to[0]) if near not in self._logs])
+        self._left += _HALVING_TRIALS
+        for count, repeats in HALVING:
+            contenders = [config for config in self._ranking()[:count] if config != self._default]
+            for _ in range(repeats):
+                self._screen(contenders)
+        self._left += final - _HALVING_TRIALS
+        return self._decide()
+
+    # -- finding candidates
+
+    def _screen(self, configs: list[Config]) -> None:
+        """One trial of each, as far as they are allowed, in random order with the default between them."""
+        configs = [config for config in configs if config not in self._failed]
+        self._random.shuffle(configs)
+        room = self._left - 2 - self._left // (BETWEEN + 1)
+        configs = configs[: max(0, room)]
+        if not configs:
+            return
+        order = [self._default]
+        for at, config in enumerate(configs, start=1):
+            order.append(config)
+            if at % BETWEEN == 0 or at == len(configs):
+                order.append(self._default)
+        samples = self._run([Trial(config=config) for config in order])
+        defaults = [at for at, config in enumerate(order) if config == self._default and samples[at] is not None]
+        for at, config in enumerate(order):
+            mine = samples[at]
+            if config != self._default and mine is not None and defaults:
+                near = sorted(defaults, key=lambda other: abs(other - at))[:3]
+                beside = median(math.log(samples[other] or 1.0) for other in near)
+                self._logs.setdefault(config, []).append(math.log(mine) - beside)
+
+    def _worth_a_look(self) -> list[Config]:
+        """Settings whose neighbours are to be tried: the best, then strong single options, then the next best."""
+        best = self._ranking()[:WIDTH]
+        single = [config for config in self._logs if sum(map(bool, config)) == 1]
+        strong = [config for config in single if median(self._logs[config]) < math.log(1 - STRONG)]
+        return [*best[:1], *sorted(strong, key=lambda config: median(self._logs[config])), *best[1:]]
+
+    def _neighbours(self, config: Config) -> Iterator[Config]:
+        for at, dimension in enumerate(self._space.dimensions):
+            for option in range(len(dimension.options) + 1):
+                if option != config[at]:
+                    yield (*config[:at], option, *config[at + 1 :])
+
+    def _promising(self) -> Iterator[Config]:
+        """Combinations not tried yet, the best sum of effects first: of each dimension unset and the best two."""
+        effects: list[dict[int, float]] = []
+        for at, dimension in enumerate(self._space.dimensions):
+            alone = {0: 0.0}
+            for option in range(1, len(dimension.options) + 1):
+                logs = self._logs.get((*self._default[:at], option, *self._default[at + 1 :]))
+                if logs:
+                    alone[option] = mean(logs)
+            effects.append(dict(sorted(alone.items(), key=lambda item: item[1])[:3]))
+
+        def promised(config: Config) -> float:
+            return sum(alone[option] for alone, option in zip(effects, config, strict=True))
+
+        combinations = sorted(product(*effects), key=promised)
+        return (config for config in combinations if config not in self._logs and config != self._default)
+
+    def _ranking(self) -> list[Config]:
+        """What was tried, the default among it, the best first. A single lucky trial counts less than several."""
+
+        def judged(config: Config) -> float:
+            logs = self._logs.get(config, [0.0])
+            return median(logs) * len(logs) / (len(logs) + 0.2)
+
+        tried = [config for config in self._logs if config not in self._failed]
+        return sorted([self._default, *tried], key=judged)
+
+    # -- the verdict
+
+    def _decide(self) -> Outcome:
+        finalists: list[Finalist] = []
+        ranking = [config for config in self._ranking() if config != self._default]
+        chosen = ranking[:1]
+        if chosen and takes_compute(self._space, chosen[0]):
+            chosen += [config for config in ranking if not takes_compute(self._space, config)][:1]
+        for config in chosen:
+            against = self._pairs(config, PAIRS, overlap=False)
+            if against is None:
+                continue
+            finalist = Finalist(config=config, against=against, refused=_no_gain(against))
+            if not finalist.refused and takes_compute(self._space, config):
+                beside = self._pairs(config, OVERLAP_PAIRS, overlap=True)
+                finalist = Finalist(config=config, against=against, overlap=beside, refused=_loses(beside))
+            finalists.append(finalist)
+            if not finalist.refused:
+                break
+        taken = next((finalist for finalist in finalists if not finalist.refused), None)
+        if taken is None:
+            why = finalists[0].refused if finalists else "no setting was measured to the end"
+            return self._kept(why, finalists)
+        gain = f"{(1 / taken.against.ratio - 1) * 100:.1f} % faster than the default"
+        return self._ended(taken.config, f"{gain} (p = {taken.against.p:.2g}, {PAIRS} pairs)", finalists)
+
+    def _pairs(self, config: Config, count: int, *, overlap: bool) -> Paired | None:
+        """Fresh pairs, the order within a pair changing from one to the next; None where too few came to their end."""
+        if self._left < 2 * count:
+            return None
+        order = [pair for at in range(count) for pair in ((0, 1) if at % 2 == 0 else (1, 0))]
+        both = (self._default, config)
+        samples = self._run([Trial(config=both[which], overlap=overlap) for which in order])
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for at in range(0, len(order), 2):
+            pair = dict(zip(order[at : at + 2], samples[at : at + 2], strict=True))
+            a, b = pair[0], pair[1]
+            if a is not None and b is not None:
+                seconds[0].append(a)
+                seconds[1].append(b)
+        if config in self._failed or len(seconds[0]) < count - 1:
+            return None
+        return paired(*seconds)
+
+    def _run(self, trials: list[Trial]) -> list[float | None]:
+        self._left -= len(trials)
+        self._used += len(trials)
+        samples = self._measure(trials)
+        for trial, sample in zip(trials, samples, strict=True):
+            if sample.seconds is None:
+                self._failed.setdefault(trial.config, sample.failed)
+        return [sample.seconds for sample in samples]
+
+    def _kept(self, why: str, finalists: Iterable[Finalist] = ()) -> Outcome:
+        return self._ended(self._default, f"the default stays: {why}", finalists)
+
+    def _ended(self, config: Config, why: str, finalists: Iterable[Finalist]) -> Outcome:
+        return Outcome(
+            config=config,
+            why=why,
+            finalists=tuple(finalists),
+            trials=self._used,
+            failed=self._failed,
+            ratios={tried: math.exp(median(logs)) for tried, logs in self._logs.items()},
+        )
+
+
+def _no_gain(against: Paired) -> str:
+    change = f"{(1 / against.ratio - 1) * 100:+.1f} %, p = {against.p:.2g} over {against.pairs} pairs"
+    if against.p > SURE or against.ratio >= 1:
+        return f"the best setting's gain is within the noise ({change})"
+    if 1 / against.ratio - 1 < LEAST_GAIN:
+        return f"the best setting's gain is below {LEAST_GAIN:.0%} ({change})"
+    return ""
+
+
+def _loses(beside: Paired | None) -> str:
+    if beside is None:
+        return "it takes compute, and could not be measured beside a matrix product"
+    if beside.ratio > 1 + TIE:
+        return f"it wins alone, and beside a matrix product the step takes {(beside.ratio - 1) * 100:.1f} % longer"
+    return ""

@@ -1,0 +1,144 @@
+"""Made surfaces for the search: how long a job's messages take for each setting, and the noise of measuring it.
+
+The figures of single settings are measured (two H200, NVLink, and two hosts over sockets, bus bandwidth of
+all-reduce); how settings act together is made up and stated here, as is the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from nvrun.tune.search import Sample, Trial
+from nvrun.tune.space import Config, Dimension, Option, Space, env_of
+
+Pair = tuple[tuple[str, str], tuple[str, str]]
+
+
+@dataclass
+class Surface:
+    """Seconds = the product of the factors of single variables and of pairs of them; 1.0 for the default."""
+
+    space: Space
+    singles: Mapping[tuple[str, str], float]
+    """(variable, value) -> factor of the time."""
+    pairs: Mapping[Pair, float] = field(default_factory=dict)
+    """Two of them at once -> a further factor."""
+    beside_compute: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """A further factor beside a matrix product."""
+    hangs: frozenset[tuple[str, str]] = frozenset()
+
+    def seconds(self, config: Config, *, overlap: bool = False) -> float:
+        env = set(env_of(self.space, config).items())
+        factors = [self.singles.get(each, 1.0) for each in env]
+        factors += [factor for (one, other), factor in self.pairs.items() if one in env and other in env]
+        if overlap:
+            factors += [self.beside_compute.get(each, 1.0) for each in env]
+        return math.prod(factors)
+
+    def best(self) -> float:
+        from itertools import product
+
+        every = product(*(range(len(dimension.options) + 1) for dimension in self.space.dimensions))
+        return min(self.seconds(config) for config in every if not self.hangs & set(env_of(self.space, config).items()))
+
+
+@dataclass
+class Machine:
+    """Measures on a surface with lognormal noise, one outlier in fifty (+30 %) and a drift over the session."""
+
+    surface: Surface
+    seed: int
+    noise: float = 0.01
+    drift: float = 0.05
+    trials: list[Trial] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+
+    def __call__(self, trials: Sequence[Trial]) -> list[Sample]:
+        return [self._one(trial) for trial in trials]
+
+    def _one(self, trial: Trial) -> Sample:
+        self.trials.append(trial)
+        if self.surface.hangs & set(env_of(self.surface.space, trial.config).items()):
+            return Sample(failed="rank 1 was not done within 10 s")
+        seconds = self.surface.seconds(trial.config, overlap=trial.overlap)
+        seconds *= math.exp(self.random.gauss(0, self.noise)) * (1 + self.drift * math.sin(len(self.trials) / 40))
+        return Sample(seconds=seconds * (1.3 if self.random.random() < 0.02 else 1.0))
+
+
+ALGO, PROTO, BUFFER, CTAS = "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_MIN_CTAS"
+
+
+def nvlink(space: Space, **more: Mapping[tuple[str, str], float]) -> Surface:
+    """Two H200 over NVSwitch at 256 MB, default 294 GB/s. Made: tree and 32 CTAs share half of their gains; a buffer of
+    8 MiB helps 32 CTAs by 1 % more; 8 CTAs halve the bandwidth."""
+    return Surface(
+        space,
+        {
+            (CTAS, "32"): 294.4 / 308.8,
+            (CTAS, "8"): 2.0,
+            (CTAS, "16"): 1.05,
+            (ALGO, "allreduce:tree"): 294.4 / 305.5,
+            (ALGO, "allreduce:ring"): 1.0,
+            (PROTO, "Simple"): 294.4 / 296.4,
+            (BUFFER, str(1 << 20)): 294.4 / 300.0,
+            (BUFFER, str(8 << 20)): 294.4 / 298.6,
+            (BUFFER, str(16 << 20)): 294.4 / 294.0,
+            ("NCCL_NTHREADS", "512"): 294.4 / 295.9,
+            ("NCCL_NTHREADS", "256"): 1.04,
+        },
+        {
+            ((CTAS, "32"), (ALGO, "allreduce:tree")): 1.018,
+            ((CTAS, "32"), (BUFFER, str(8 << 20))): 0.99,
+            ((ALGO, "allreduce:tree"), (BUFFER, str(1 << 20))): 1.03,
+        },
+        **more,
+    )
+
+
+def sockets(space: Space) -> Surface:
+    """Two hosts over TCP at 256 MB, default 3.0 GB/s; 2 threads x 2 sockets with 8 channels 17.4, 8 x 4 6.3. Made: 2 x 2
+    alone 6.0, 8 channels alone no gain, so that the best is seen only by those who try both."""
+    threads, channels = "NCCL_SOCKET_NTHREADS", (CTAS, "8")
+    return Surface(
+        space,
+        {
+            (threads, "2"): 3.0 / 6.0,
+            (threads, "8"): 3.0 / 6.3,
+            (threads, "1"): 0.8,
+            (threads, "4"): 3.0 / 6.0,
+            channels: 1.01,
+            (CTAS, "16"): 1.05,
+            (CTAS, "32"): 1.1,
+            (ALGO, "allreduce:tree"): 1.3,
+            ("NCCL_CROSS_NIC", "1"): 1.01,
+        },
+        {
+            ((threads, "2"), channels): 6.0 / 17.4,
+            ((threads, "8"), channels): 1.1,
+            ((threads, "4"), channels): 0.7,
+        },
+    )
+
+
+def drawn(seed: int, dimensions: int = 5, options: int = 3) -> Surface:
+    """Effects of single options from -12 % to +20 %, and one pair in six of another ±8 %, by chance."""
+    random = Random(seed)
+    names = [f"NCCL_MADE_{at}" for at in range(dimensions)]
+    space = Space(
+        dimensions=tuple(
+            Dimension(name=name, options=tuple(Option(env={name: str(value)}) for value in range(options)))
+            for name in names
+        )
+    )
+    single = [(name, str(value)) for name in names for value in range(options)]
+    pairs = [(one, other) for one in single for other in single if one[0] < other[0] and random.random() < 1 / 6]
+    return Surface(
+        space,
+        {each: 1 + random.uniform(-0.12, 0.20) for each in single},
+        {pair: 1 + random.uniform(-0.08, 0.08) for pair in pairs},
+    )
