@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -230,3 +231,32 @@ echo "h:1:1 [0] x.cc:1 NCCL WARN of no rank" >${f%.*.log}.1.log
     assert len(shown) == 1
     assert shown[0].endswith("NCCL WARN loud")
     assert ":0: " in shown[0]
+
+
+def test_stacks_of_the_ranks_that_still_live(tmp_path: Path) -> None:
+    if not shutil.which("py-spy"):
+        pytest.skip("py-spy is not installed here")
+    (tmp_path / "job.py").write_text(
+        "import os, time\n"
+        "def waits_for_the_other():\n"
+        "    time.sleep(30)\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    time.sleep(1)\n"
+        "    raise ValueError('on purpose')\n"
+        "waits_for_the_other()\n"
+    )
+    ran = nvrun(tmp_path, "--hook", "py-spy", "--nproc-per-node", "3", "job.py")
+    assert ran.code == 1
+    assert ran.result["first_failure"]["rank"] == 1
+    for rank in (0, 2):
+        assert "waits_for_the_other (" in (ran.logs / f"rank{rank}.py-spy.txt").read_text()
+    assert not (ran.logs / "rank1.py-spy.txt").exists()
+    assert ran.result["seconds"] < 25
+
+
+def test_a_missing_py_spy_is_said_and_the_job_runs(tmp_path: Path) -> None:
+    if shutil.which("py-spy"):
+        pytest.skip("py-spy is installed here")
+    ran = nvrun(tmp_path, "--hook", "py-spy", "--no-python", "true")
+    assert ran.code == 0
+    assert any("py-spy is not installed on" in finding["message"] for finding in ran.result["findings"])
