@@ -25,6 +25,7 @@ from nvrun.options import Options, assignment
 from nvrun.preset_file import Preset
 from nvrun.torchrun import TorchrunArgs
 from nvrun.travel import travelling
+from nvrun.tune.written import TUNED, load_tuned
 
 LOST_AFTER = 300.0
 LOST_AFTER_SRUN = 60.0
@@ -62,6 +63,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """Those named, in order."""
     auto_presets: tuple[Preset, ...] = ()
     """With `--preset auto`: all there are, of which those that fit the hosts are meant."""
+    tuned_presets: tuple[Preset, ...] = ()
+    """With `--preset tuned`: all that `nvrun tune` has written, of which the one for the hosts' hardware is meant."""
     table: Mapping[int, Row] | None = None
     """Rows of the binding file that --bind names."""
     hooks: tuple[hooks.Hook, ...] = ()
@@ -71,7 +74,7 @@ class Job(Frozen, frozen=True, kw_only=True):
     def script(self) -> str | None:
         """The program's file, where it is one: neither a module nor a command to be found on PATH."""
         program = self.args.program
-        if program is None or self.args.module or (self.args.no_python and "/" not in program):
+        if program in (None, "-c") or self.args.module or (self.args.no_python and "/" not in program):
             return None
         return program
 
@@ -149,8 +152,9 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         env=tuple(variable for variable in variables if not _from_file(variable)),
         defaults=tuple(variable for variable in variables if _from_file(variable)),
         forwarded=travelling(environ),
-        presets=tuple(presets.load(name, folders) for name in options.preset if name != "auto"),
+        presets=tuple(presets.load(name, folders) for name in options.preset if name not in ("auto", TUNED)),
         auto_presets=presets.load_all(folders) if "auto" in options.preset else (),
+        tuned_presets=load_tuned(folders) if TUNED in options.preset else (),
         table=_table(options.bind),
         hooks=hooks.load(options.hook, environ),
     )

@@ -22,6 +22,7 @@ from nvrun.topology.from_facts import from_facts
 from nvrun.topology.interface import addresses, socket_interface
 from nvrun.topology.nics import hca_lists
 from nvrun.torchrun import TorchrunArgs
+from nvrun.tune.written import TUNED, of_hardware
 
 
 class Wishes(Frozen, frozen=True, kw_only=True):
@@ -50,13 +51,14 @@ class Placed(Frozen, frozen=True, kw_only=True):
 
 
 def wishes_of(job: Job, facts: Collection[HostFacts]) -> Wishes:
-    """The user's wishes; `--preset auto` is decided by the facts."""
+    """The user's wishes; `--preset auto` and `--preset tuned` are decided by the facts."""
     fitting = [fit.preset for fit in presets.fitting(job.auto_presets, list(facts)) if not fit.reason]
+    tuned = of_hardware(job.tuned_presets, list(facts)) if TUNED in job.options.preset else ()
     return Wishes(
         args=job.args,
         bind=None if job.table is not None else job.options.bind,
         table=job.table,
-        presets=(*fitting, *job.presets),
+        presets=(*fitting, *tuned, *job.presets),
         hooks=job.hooks,
         env=job.env,
         defaults=job.defaults,
@@ -140,7 +142,6 @@ def _hooked(rank: RankPlan, contribution: Contribution) -> RankPlan:
     return msgspec.structs.replace(
         rank,
         prefix=(*rank.prefix, *contribution.prefix.get(rank.rank, ())),
-        env=(*rank.env, *contribution.rank_env.get(rank.rank, ())),
         last=contribution.last.get(rank.rank, ()),
     )
 
