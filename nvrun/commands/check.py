@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from nvrun import checks, job, preflight
 from nvrun.commands import Said
 from nvrun.commands.plan import RUN_ID
@@ -19,6 +17,7 @@ from nvrun.placement import place, wishes_of
 from nvrun.plan import Plan
 from nvrun.prepare import facts_requests, plan_of_facts, prepare
 from nvrun.report import findings
+from nvrun.report.document import document
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
@@ -57,7 +56,7 @@ def _said(the_job: job.Job, verdict: Verdict) -> Said:
     options = the_job.options
     decision = checks.apply(verdict, waive=options.waive, force=options.force)
     if options.json:
-        body = msgspec.json.format(msgspec.json.encode(verdict), indent=1).decode() + "\n"
+        body = document(findings=verdict.findings, skipped=verdict.skipped, judged=verdict.judged)
     else:
         body = "".join(f"{line.text}\n" for line in findings.lines(verdict, waived=decision.waived))
     return Said(body, decision.exit_code)

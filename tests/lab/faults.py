@@ -263,6 +263,15 @@ def mounted(lab: Lab, host: str, directory: str, options: str) -> Iterator[None]
         yield
 
 
+@contextlib.contextmanager
+def file_in_place(lab: Lab, host: str, path: str, text: str) -> Iterator[None]:
+    """On this host alone the file at `path` holds `text`."""
+    copy = f"/run/instead.{abs(hash((host, path)))}"
+    lab.exec(host, ["sh", "-c", 'cat > "$1"', "sh", copy], input=text, check=True)
+    with changed(lab, [host], ["mount", "--bind", copy, path], ["umount", "--lazy", path]):
+        yield
+
+
 def small_shm(lab: Lab, host: str, size: str = "1m") -> contextlib.AbstractContextManager[None]:
     """The host's /dev/shm has this size, as in a container's default."""
     return mounted(lab, host, "/dev/shm", f"size={size}")

@@ -1,0 +1,101 @@
+"""One fault on one of three real hosts: refused, with host, cause and remedy, and within six seconds."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import faults
+from tests.lab.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+NVRUN = (sys.executable, "-m", "nvrun")
+SECONDS = 6.0
+
+
+def check(lab: Lab, *arguments: str) -> tuple[int, list[dict[str, Any]], float]:
+    """Exit code, findings that refuse a launch, and how long it took."""
+    begun = time.monotonic()
+    done = lab.run([*NVRUN, "check", "--json", "--hosts", "a,b,c", "--connect-timeout", "4", *arguments], timeout=60)
+    seconds = time.monotonic() - begun
+    findings = json.loads(done.stdout)["findings"]
+    return done.returncode, [finding for finding in findings if finding["severity"] >= 30], seconds
+
+
+def other_torch(lab: Lab) -> AbstractContextManager[None]:
+    """b's torch says another version."""
+    import torch.version
+
+    path = str(Path(torch.version.__file__))
+    text = Path(path).read_text().replace(torch.__version__, "2.9.1+cpu")
+    return faults.file_in_place(lab, "b", path, text)
+
+
+FAULTS: dict[str, tuple[Callable[[Lab], AbstractContextManager[Any]], str, str, int]] = {
+    "port dropped": (lambda lab: faults.drop(lab, "a", "29500"), "port-dropped", "a", 78),
+    "port rejected": (lambda lab: faults.reject(lab, "a", "29500"), "port-rejected", "a", 78),
+    "wrong host key": (lambda lab: faults.wrong_host_key(lab, "b"), "host-key-changed", "b", 69),
+    "name to 127.0.1.1": (lambda lab: faults.name_to_loopback(lab, "b"), "own-name-loopback", "b", 78),
+    "name unknown on one host": (lambda lab: faults.name_unknown(lab, "b", "c"), "peer-name-unknown", "b", 78),
+    "second torch version": (other_torch, "torch-version-differs", "b", 78),
+    "low nofile": (lambda lab: faults.low_limits(lab, "b", nofile=64), "nofile-low", "b", 78),
+    "small /dev/shm": (lambda lab: faults.small_shm(lab, "b"), "shm-small", "b", 78),
+    "clock 3 s off": (lambda lab: faults.clock(lab, "b", "+3s"), "clock-off", "b", 78),
+    "no sshd": (lambda lab: faults.no_sshd(lab, "b"), "host-refused", "b", 69),
+    "hung sshd": (lambda lab: faults.hung_sshd(lab, "b"), "host-ssh-hung", "b", 69),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_with_its_host(lab: Lab, name: str) -> None:
+    fault, code, host, exit_code = FAULTS[name]
+    with fault(lab):
+        returned, findings, seconds = check(lab)
+    print(f"{name}: {returned} in {seconds:.1f} s: {findings}")
+    assert [(finding["code"], finding.get("host")) for finding in findings] == [(code, host)]
+    assert returned == exit_code
+    assert "\n" not in findings[0]["message"]
+    assert findings[0]["remedy"]
+    assert "\n" not in findings[0]["remedy"]
+    assert seconds < SECONDS
+
+
+def test_three_healthy_hosts_have_nothing(lab: Lab) -> None:
+    returned, findings, seconds = check(lab)
+    assert (returned, findings) == (0, [])
+    assert seconds < SECONDS
+
+
+def test_a_script_that_one_host_lacks(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(["a", "b", "c"], split=True)
+    for place in ("launcher", "a", "c"):
+        lab.exec(place, ["sh", "-c", "echo 'print(1)' > /tmp/train.py"], check=True)
+    returned, findings, _ = check(lab, "/tmp/train.py")
+    assert returned == 78
+    assert [(finding["code"], finding.get("host")) for finding in findings] == [("path-missing", "b")]
+
+
+def test_a_host_without_python(lab: Lab) -> None:
+    returned, findings, _ = check(lab, "--python", "/nowhere/python3")
+    assert returned == 69
+    assert {finding["code"] for finding in findings} == {"host-no-python"}
+
+
+def test_a_refused_launch_runs_nothing(lab: Lab, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    script = tmp_path / "touch.py"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with faults.drop(lab, "a", "29500"):
+        done = lab.run([*NVRUN, "--hosts", "a,b,c", "--run-dir", tmp_path / "runs", script], timeout=60)
+    assert done.returncode == 78, done.stderr
+    assert "port-dropped" in done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert not [pid for host in "abc" for pid in lab.pids(host, "NVRUN_MARK")]
