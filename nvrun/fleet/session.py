@@ -31,6 +31,10 @@ class Route(NamedTuple):
     first: bytes = b""
     """What the far command reads before the agent's bundle."""
 
+    def which(self, node: str) -> Collection[int]:
+        """The host that calls itself by this name of Slurm's; where there is but one, it needs no name."""
+        return [self.names[node]] if node in self.names else self.hosts if len(self.hosts) == 1 else []
+
 
 class Event(NamedTuple):
     """Something happened. `host` is -1 where it concerns the launcher itself."""
@@ -128,7 +132,7 @@ class Session:
         if self._closing.is_set():
             link.close()
             return
-        self._tell_all(route.hosts, "stage", "connected")
+        self._tell_all(route.hosts, "stage", "step" if route.names else "connected")
         you: Body = {"t": "you", "lost_after": self.lost_after if self.lost_after != float("inf") else None}
         you |= {"ids": dict(route.names)} if route.names else {"id": route.hosts[0]}
         first = route.first + bundle() + json.dumps(you).encode() + b"\n"
@@ -178,13 +182,13 @@ class Session:
 
     def _take_early(self, route: Route, link: Link, stream: bytes, payload: bytes) -> None:
         """From a host that does not know its number yet."""
-        if stream == STAGE and len(route.hosts) == 1:
-            self._tell_all(route.hosts, "stage", payload.decode(errors="replace"))
+        if stream == STAGE:
+            stage, _, node = payload.decode(errors="replace").partition(" ")
+            self._tell_all(route.which(node), "stage", stage)
         elif stream == wire.MESSAGE:
             body = json.loads(payload)
             if body.get("t") == "refused":
-                hosts = [route.names[body["node"]]] if body.get("node") in route.names else route.hosts
-                self._tell_all(hosts, "refused", (body, link.last_words()))
+                self._tell_all(route.which(body.get("node", "")), "refused", (body, link.last_words()))
 
     def _tell_all(self, hosts: Iterable[int], kind: str, body: Any) -> None:
         for host in hosts:

@@ -40,7 +40,11 @@ class Wire:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def recv(self, size: int) -> bytes:
-        data: bytes = self._sock.recv(size)
+        try:
+            data: bytes = self._sock.recv(size)
+        except ConnectionError:
+            self.ended = True
+            raise
         self.ended = not data
         if len(self.first) < _KEPT:
             self.first += data[:_KEPT]

@@ -22,14 +22,14 @@ from nvrun.fleet.bundle import LOADER
 from nvrun.model import Frozen
 
 STAGE = b"s"
-"""Stream of a frame whose payload says how far the start came: shell, setup, in, python."""
+"""Stream of a frame whose payload says how far the start came (shell, setup, in, python), a space, and Slurm's name of
+the node: srun's tasks share one stream."""
 
-_SAY = r"""_nvrun_say() { printf '\n\002ffffs.%s\n' "$1"; }; """
-# srun's tasks share one stream: the node's name tells which of them it is.
+_SAY = r"""_nvrun_say() { printf '\n\002ffffs.%s %s\n' "$1" "${SLURMD_NODENAME-}"; }; """
 _REFUSE = r"""_nvrun_refuse() { printf '\n\002ffffj.{"t":"refused","code":"%s","node":"%s","why":"%.700s"}\n'"""
 _REFUSE += r""" "$1" "${SLURMD_NODENAME-}" "$2"; exit 1; }; """
 
-COMMAND = ("sh", "-c", r'printf "\n\002ffffs.shell\n"; IFS= read -r line; eval "$line"')
+COMMAND = ("sh", "-c", r'printf "\n\002ffffs.shell %s\n" "$SLURMD_NODENAME"; IFS= read -r line; eval "$line"')
 
 # $1 is the loader, the others are interpreters, best first: the first that has torch is taken, else the first there is.
 # Its prefix's site-packages and PYTHONPATH are looked at by name; nothing is run for it.

@@ -11,19 +11,21 @@ from nvrun.fleet import ssh_words
 from nvrun.fleet.link import Unreachable
 from nvrun.fleet.start import Start
 
-Stage = Literal["connecting", "connected", "shell", "setup", "in", "python"]
-"""How far a host is: `connected` with no word of our command yet (the login shell starts), `shell`: it runs it."""
+Stage = Literal["connecting", "step", "connected", "shell", "setup", "in", "python"]
+"""How far a host is. `step`: srun is asked; `connected`: no word of our command yet (the login shell starts); `shell`:
+it runs."""
 
 SECONDS: Mapping[Stage, float] = {
     "connecting": 5.0,
+    "step": 60.0,
     "connected": 0.0,
     "shell": 5.0,
     "setup": 120.0,
     "in": 120.0,
     "python": 20.0,
 }
-"""How long a stage may last, beyond --connect-timeout for the first two: a set-up may load modules or activate conda
-from a slow file system, a container its image; an interpreter on a cold network file system takes seconds."""
+"""How long a stage may last, for `connecting` and `connected` beyond --connect-timeout: Slurm may run a prolog, a
+set-up load modules or activate conda from a slow file system, a container its image; a Python there takes seconds, too."""
 
 _LINES = 5
 _PYTHON_HINT = "--python PATH names the host's interpreter, --setup CMD prepares its environment"
@@ -86,6 +88,7 @@ def late(name: str, stage: Stage, seconds: float, said: str, start: Start) -> Un
             "host-silent",
             f"a name server, an ssh agent, a proxy or a Match exec that hangs: ssh -v {quoted} true",
         ),
+        "step": ("srun has started nothing there", "host-no-agent", "squeue --steps; scontrol show node; its prolog?"),
         "connected": (
             "logged in, but its login shell runs no command",
             "host-no-agent",

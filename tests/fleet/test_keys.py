@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.gather import LISTENER, config, finding, gather
+from tests.fleet.gather import LISTENER, changed_file, config, finding, gather
 from tests.lab import faults
 from tests.lab.lab import Lab, wait_for
 
@@ -103,6 +103,41 @@ def agent(lab: Lab, key: Path, phrase: str, sock: str = "/tmp/nvrun-test-agent")
         finally:
             running.kill()
     seen.unlink(missing_ok=True)
+
+
+def test_a_users_certificate(lab: Lab, keys: Path) -> None:
+    folder = lab.path("launcher", keys)
+    make = f"""
+        ssh-keygen -q -t ed25519 -N '' -f {keys}/authority
+        ssh-keygen -q -t ed25519 -N '' -f {keys}/certified
+        ssh-keygen -q -s {keys}/authority -I test -n root {keys}/certified.pub"""
+    lab.run(["sh", "-ec", make], check=True)
+    with faults.other_sshd(lab, "b", "-o", f"TrustedUserCAKeys={keys}/authority.pub", "-o", "AuthorizedKeysFile=none"):
+        with config(lab, identity(keys / "certified")) as path:
+            assert set(gather(lab, "--hosts", "b", "--ssh-config", str(path))["hello"]) == {"b"}
+        (folder / "certified-cert.pub").rename(folder / "elsewhere.pub")
+        with config(lab, f"{identity(keys / 'certified')} CertificateFile {keys}/elsewhere.pub\n") as path:
+            assert set(gather(lab, "--hosts", "b", "--ssh-config", str(path))["hello"]) == {"b"}
+        with config(lab, identity(keys / "certified")) as path:
+            assert finding(gather(lab, "--hosts", "b", "--ssh-config", str(path)), "b")[0] == "host-auth"
+
+
+def test_a_host_known_by_certificate_only_needs_the_ssh_program(lab: Lab) -> None:
+    state = "/run/lab/b"
+    make = f"""
+        cd {state}; rm -f authority*; ssh-keygen -q -t ed25519 -N '' -f authority
+        ssh-keygen -q -s authority -I b -h -n b host_key.pub"""
+    lab.exec("b", ["sh", "-ec", make], check=True)
+    authority = lab.path("b", f"{state}/authority.pub").read_text()
+    known = lab.path("launcher", lab.home()) / ".ssh" / "known_hosts"
+    with (
+        faults.other_sshd(lab, "b", "-o", f"HostCertificate={state}/host_key-cert.pub"),
+        changed_file(known, f"@cert-authority * {authority}"),
+    ):
+        code, message, remedy = finding(gather(lab, "--hosts", "b"), "b")
+        assert (code, remedy) == ("host-key-unknown", "--ssh openssh")
+        assert "certificate" in message
+        assert set(gather(lab, "--hosts", "b", "--ssh", "openssh")["hello"]) == {"b"}
 
 
 def test_a_live_control_path_is_the_remedy(lab: Lab, keys: Path) -> None:

@@ -42,7 +42,7 @@ def begin(start: Start, shell: list[str], report: str = "sys.executable", **opti
     found = list(reader.feed(done.stdout))
     messages = [json.loads(payload) for _, stream, payload in found if stream == wire.MESSAGE]
     return Came(
-        stages=[payload.decode() for _, stream, payload in found if stream == STAGE],
+        stages=[payload.decode().strip() for _, stream, payload in found if stream == STAGE],
         message=messages[-1] if messages else None,
         noise=reader.noise.decode(),
         stderr=done.stderr.decode(),
