@@ -115,7 +115,7 @@ def run_job(
     from nvrun.hooks.around import around
     from nvrun.launch import Launch
     from nvrun.prepare import facts_requests, prepare
-    from nvrun.report import text
+    from nvrun.report import board, text
 
     started = time.time()
     folder = rundir.create(rundir.new_run_id(started), the_job.options.run_dir, environ)
@@ -134,12 +134,13 @@ def run_job(
     ):
         launch = Launch(the_job, crew, folder, writer)
         with suppress(Ended):
-            crew.greet()
-            prepared = prepare(the_job, crew, folder.run_id, folder)
-            hooked.before(the_job.hooks, prepared.plan)
-            # torchrun starts now and imports torch; its ranks wait at the gate while the hosts are looked at.
-            plan = launch.start(prepared)
-            facts = crew.facts(facts_requests(the_job, plan))
+            with board.shown(crew.names) as crew.watch:
+                crew.greet()
+                prepared = prepare(the_job, crew, folder.run_id, folder)
+                hooked.before(the_job.hooks, prepared.plan)
+                # torchrun starts now and imports torch; its ranks wait at the gate while the hosts are looked at.
+                plan = launch.start(prepared)
+                facts = crew.facts(facts_requests(the_job, plan))
             found = slurm.found(the_job, environ, facts.values())
             if nodes:
                 decided = nodes.decide(crew, plan, facts[0], found)

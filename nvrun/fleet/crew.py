@@ -70,6 +70,8 @@ class Crew:
         self.ending: Ending | None = None
         self.listener: Listener | None = None
         self.say = say
+        self.watch: Callable[[int, str], None] = lambda host, stage: None
+        """Is told how far each host is: a stage of `trouble`, `hello`, `facts`, `unreachable`."""
         self.send = session.send
         self._job = job
         self._session = session
@@ -184,6 +186,7 @@ class Crew:
             self.listener.chunk(event.host, event.body)
         elif event.kind == "stage" and event.body in trouble.SECONDS:
             self._stages[event.host] = (event.body, time.monotonic())
+            self.watch(event.host, event.body)
         elif event.kind == "unreachable":
             self._unreachable(event.host, event.body)
         elif event.kind == "refused":
@@ -207,6 +210,8 @@ class Crew:
             self.end("internal", 70, f"{self.names[host]}: {body['at']}: {body['why']}")
         elif self.listener:
             self.listener.message(host, body)
+        if kind in ("hello", "facts"):
+            self.watch(host, kind)
         self._answers[host, kind] = (body, time.time())
 
     def _facts(self, host: int, body: Body) -> HostFacts:
@@ -240,6 +245,7 @@ class Crew:
         if host in self.gone:  # a refusal, and then the connection's end
             return
         self.gone.add(host)
+        self.watch(host, "unreachable")
         self.findings.append(from_unreachable(self.names[host], why.code, why.message, why.hint))
 
     def _refuse(self, host: int, code: str, why: str) -> None:

@@ -10,7 +10,7 @@ from nvrun.environment import Resolved, rows
 from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding, RunResult, worst_first
-from nvrun.plan import Plan
+from nvrun.plan import HostPlan, Plan
 from nvrun.topology.cpus import format_cpulist
 
 
@@ -20,7 +20,26 @@ def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
     more = f" and {len(plan.hosts) - 8} more" if len(plan.hosts) > 8 else ""
     where = "" if plan.master_addr is None else f", rendezvous {plan.master_addr} port {plan.master_port}"
     yield f"nvrun: {plan.world_size} rank{'s'[: plan.world_size > 1]} on {layout}{more}{where}"
+    for host in plan.hosts[:8]:
+        yield f"nvrun:   {host.host.name}: {_placed(host)}"
     yield f"nvrun: plan and logs in {folder}"
+
+
+def _placed(host: HostPlan) -> str:
+    """A host's ranks in one line: which, on which GPUs, bound where."""
+    ranks = [rank.rank for rank in host.ranks]
+    bindings = [rank.binding for rank in host.ranks if rank.binding]
+    gpus = [binding.gpu_index for binding in bindings if binding.gpu_index is not None]
+    parts = [f"rank{'s' if len(ranks) > 1 else ''} {format_cpulist(ranks)}"]
+    parts += [f"GPU{'s' if len(gpus) > 1 else ''} {format_cpulist(gpus)}"] if gpus else []
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for binding in bindings:
+        groups.setdefault(binding.cpus, []).append(binding.local_rank)
+    for cpus, locals_ in list(groups.items())[:4]:
+        where = f"CPUs {format_cpulist(cpus)}" if cpus else next((b.why for b in bindings if not b.cpus), "not bound")
+        parts.append(where if len(groups) == 1 else f"local {format_cpulist(locals_)} on {where}")
+    parts += ["..."] if len(groups) > 4 else []
+    return ", ".join(parts)
 
 
 def rank_table(plan: Plan) -> Iterator[str]:
