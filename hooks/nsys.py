@@ -8,13 +8,12 @@ the optimizer's steps. From NVIDIA's documentation; see hooks/README.md for what
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Generator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, EnvVar, Frozen, HookFailed, LastCommand, Option, chosen, inside, log_folder
+from nvrun.hooks import Contribution, Frozen, HookFailed, LastCommand, Option, chosen, inside, log_folder
 from nvrun.hooks.around import Job
 from nvrun.options import choice, ranks, text
 from nvrun.plan import HostPlan, Plan
@@ -59,7 +58,6 @@ def contribute(plan: Plan, facts: Mapping[int, HostFacts], options: Options) -> 
             rank: (*(_profile(plan, host, rank, options) if each else ()), *_enter(plan, host, options))
             for host, rank in wanted
         },
-        rank_env={rank: (_range(options),) for _, rank in wanted if options.capture == "steps"},
         last={
             rank: (_stop(_session(plan, host, rank if each else None)),)
             for host, rank in wanted
@@ -95,13 +93,10 @@ def _session(plan: Plan, host: HostPlan, rank: int | None) -> str:
 
 
 def _enter(plan: Plan, host: HostPlan, options: Options) -> tuple[str, ...]:
-    return inside.prefix(plan, host, FOLDER) if options.capture == "steps" else ()
-
-
-def _range(options: Options) -> EnvVar:
-    wish = json.dumps({"first": options.steps[0], "last": options.steps[1]})
-    why = "read and removed before the program begins"
-    return EnvVar(name="NVRUN_CUDA_RANGE", value=wish, source="hook nsys", why=why)
+    if options.capture != "steps":
+        return ()
+    first, last = options.steps
+    return inside.prefix(plan, host, FOLDER, "NVRUN_CUDA_RANGE", {"first": first, "last": last})
 
 
 def around(job: Job, options: Options) -> Generator[None, None, None]:

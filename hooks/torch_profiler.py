@@ -8,13 +8,12 @@ site's own sitecustomize runs as always. A rank run with -I, -E or -S is not ent
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Generator, Mapping
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, EnvVar, Frozen, HookFailed, Option, chosen, inside, log_folder
+from nvrun.hooks import Contribution, Frozen, HookFailed, Option, chosen, inside, log_folder
 from nvrun.hooks.around import Job
 from nvrun.options import ranks, switch, whole
 from nvrun.plan import HostPlan, Plan
@@ -34,27 +33,21 @@ class Options(Frozen, frozen=True, kw_only=True):
 
 
 def contribute(plan: Plan, facts: Mapping[int, HostFacts], options: Options) -> Contribution:
-    entered = chosen(plan, options.ranks)
     return Contribution(
-        prefix={rank: inside.prefix(plan, host, FOLDER) for host, rank in entered},
-        rank_env={rank: (_told(host, plan, rank, options),) for host, rank in entered},
+        prefix={
+            rank: inside.prefix(plan, host, FOLDER, "NVRUN_TORCH_PROFILER", _wish(host, plan, rank, options))
+            for host, rank in chosen(plan, options.ranks)
+        }
     )
 
 
-def _told(host: HostPlan, plan: Plan, rank: int, options: Options) -> EnvVar:
-    wish = {
+def _wish(host: HostPlan, plan: Plan, rank: int, options: Options) -> dict[str, object]:
+    said = ("wait", "warmup", "active", "repeat", "stack", "memory", "shapes")
+    return {
         "rank": rank,
         "folder": posixpath.join(log_folder(host, plan), FOLDER),
-        **{
-            name: getattr(options, name) for name in ("wait", "warmup", "active", "repeat", "stack", "memory", "shapes")
-        },
+        **{name: getattr(options, name) for name in said},
     }
-    return EnvVar(
-        name="NVRUN_TORCH_PROFILER",
-        value=json.dumps(wish),
-        source="hook torch-profiler",
-        why="read and removed before the program begins",
-    )
 
 
 def around(job: Job, options: Options) -> Generator[None, None, None]:

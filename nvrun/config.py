@@ -199,13 +199,20 @@ def _from_file(file: ConfigText) -> Iterator[_Given]:
 
     for entry in read(file.path, file.text):
         place = f"{file.path}:{entry.line}"
-        setting = BY_NAME.get(entry.key)
+        setting = BY_NAME.get(entry.key) or _in_the_plural(entry.key)
         if setting is None:
             raise UsageError(f"{place}: {entry.key}: {_no_such_key(entry.key)}")
         for text in _texts(entry.value, setting, f"{place}: {entry.key}"):
-            if setting.file and not text.startswith(("/", "~/")):
+            is_path = setting.file or (setting.metavar == "NAME|PATH" and text.startswith(("./", "../")))
+            if is_path and not text.startswith(("/", "~/")):
                 text = posixpath.join(posixpath.dirname(file.path), text)
             yield _Given(setting, place, text, f"{place}: {entry.key}")
+
+
+def _in_the_plural(key: str) -> Setting | None:
+    """`hooks:` above a list reads better than `hook:`."""
+    setting = BY_NAME.get(key.removesuffix("s"))
+    return setting if setting and setting.many else None
 
 
 def _texts(value: str | list[str] | dict[str, str], setting: Setting, where: str) -> list[str]:

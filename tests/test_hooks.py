@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nvrun import cli, facts, shipped
-from nvrun.config import parse
+from nvrun.config import ConfigText, parse
 from nvrun.errors import UsageError
 from nvrun.hooks import Hook, contributions, load, log_folder
 from nvrun.hooks.load import find, listing, read, wanted
@@ -87,6 +87,13 @@ def test_the_default_ones_come_first_unless_none() -> None:
 )
 def test_a_comma_begins_an_option_only_before_a_name(text: str, name: str, options: dict[str, str]) -> None:
     assert read(text)[:2] == (name, options)
+
+
+def test_in_nvrun_yaml_they_stand_in_the_plural_and_paths_start_at_the_file() -> None:
+    text = "hooks: [nsys, './mine.py:x=1', ../theirs.sh]\n"
+    options = parse([], {}, [ConfigText("/home/u/.config/nvrun/nvrun.yaml", text)]).options
+    assert options.hook == ("nsys", "/home/u/.config/nvrun/./mine.py:x=1", "/home/u/.config/nvrun/../theirs.sh")
+    assert parse(["--hook", "none"], {}, [ConfigText("nvrun.yaml", text)]).options.hook == ("none",)
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -325,8 +332,8 @@ def test_nsys_per_host_wraps_torchrun() -> None:
 def test_nsys_by_steps_enters_the_rank() -> None:
     result = placed("none", "nsys:capture=steps,steps=5-8")
     rank = result.plan.hosts[0].ranks[0]
-    assert rank.prefix[rank.prefix.index("sh") - 1] == "--capture-range-end=stop"
-    assert json.loads(variables(result)["NVRUN_CUDA_RANGE"]) == {"first": 5, "last": 8}
+    entering = rank.prefix[rank.prefix.index("--capture-range-end=stop") + 1 :]
+    assert entering[:3] == ("env", 'NVRUN_CUDA_RANGE={"first": 5, "last": 8}', "sh")
     with pytest.raises(UsageError, match="FIRST-LAST, optimizer steps from 2"):
         placed("none", "nsys:capture=steps,steps=8-5")
 

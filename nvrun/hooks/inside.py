@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from nvrun import shipped
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 _ENTER = 'PYTHONPATH="$0${PYTHONPATH:+:$PYTHONPATH}"; export PYTHONPATH; exec "$@"'
 
 
-def prefix(plan: Plan, host: HostPlan, folder: str) -> tuple[str, ...]:
-    """What stands before the program of a rank that is to be entered; `folder` is the hook's own among the logs."""
-    return ("sh", "-c", _ENTER, posixpath.join(log_folder(host, plan), folder, "inside"))
+def prefix(plan: Plan, host: HostPlan, folder: str, name: str, wish: Mapping[str, object]) -> tuple[str, ...]:
+    """What stands before the program of a rank that is to be entered. `folder` is the hook's own among the logs; the
+    file inside takes the variable `name` out of the environment and does what `wish` says."""
+    where = posixpath.join(log_folder(host, plan), folder, "inside")
+    return ("env", f"{name}={json.dumps(wish)}", "sh", "-c", _ENTER, where)
 
 
 def put(job: Job, folder: str, hosts: Collection[str]) -> None:

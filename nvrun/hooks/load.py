@@ -83,7 +83,8 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
 def find(name: str, environ: Mapping[str, str]) -> tuple[Path, bytes]:
     """The hook's file and what is in it. A word with a slash is a path."""
     if "/" in name:
-        return Path(name), _text(Path(name), trusted=False)
+        path = Path(environ["HOME"], name[2:]) if name.startswith("~/") and "HOME" in environ else Path(name)
+        return path, _text(path, trusted=False)
     known: dict[str, Path] = {}
     for folder in folders(environ):
         for each, path in files(folder):

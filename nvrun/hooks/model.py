@@ -36,10 +36,8 @@ class Contribution(Frozen, frozen=True, kw_only=True):
 
     env: Mapping[int, tuple[EnvVar, ...]] = {}
     """Node -> variables of all its ranks; the user's own values win."""
-    rank_env: Mapping[int, tuple[EnvVar, ...]] = {}
-    """Rank -> variables of the hook's own, under names that mean nothing to anybody else."""
     prefix: Mapping[int, tuple[str, ...]] = {}
-    """Rank -> what stands before its program, behind numactl."""
+    """Rank -> what stands before its program, behind numactl; `env NAME=VALUE` for variables of the hook's own."""
     last: Mapping[int, tuple[LastCommand, ...]] = {}
     """Rank -> commands that its host runs while the rank still lives, before it is told to end."""
     echo: Mapping[int, tuple[Echoed, ...]] = {}
@@ -50,7 +48,6 @@ class Contribution(Frozen, frozen=True, kw_only=True):
         """Both; a later hook's prefix stands behind an earlier one's."""
         return Contribution(
             env=_joined(self.env, other.env),
-            rank_env=_joined(self.rank_env, other.rank_env),
             prefix=_joined(self.prefix, other.prefix),
             last=_joined(self.last, other.last),
             echo=_joined(self.echo, other.echo),
