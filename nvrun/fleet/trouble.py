@@ -24,8 +24,8 @@ SECONDS: Mapping[Stage, float] = {
     "in": 120.0,
     "python": 20.0,
 }
-"""How long a stage may last, for `connecting` and `connected` beyond --connect-timeout: Slurm may run a prolog, a
-set-up load modules or activate conda from a slow file system, a container its image; a Python there takes seconds, too."""
+"""How long a stage may last; for `connecting` and `connected` beyond --connect-timeout. Slurm may run a prolog, a
+set-up load modules from a slow file system, a container its image; a Python there takes seconds, too."""
 
 _LINES = 5
 _PYTHON_HINT = "--python PATH names the host's interpreter, --setup CMD prepares its environment"
