@@ -130,7 +130,7 @@ OTHER_RUN = declare(
     "processes of another nvrun run are on the host",
     read="NVRUN_MARK in the environment of processes that this user may read",
     why="fine for two jobs side by side; if that run has ended, they are left over from it",
-    remedy="nvrun status there; ps -o pid,etime,args -p PIDS",
+    remedy="nvrun runs; ps -o pid,etime,args -p PIDS",
     source="nvrun marks what it starts",
     depends="what they hold is judged by itself: gpu-busy, port-taken",
 )

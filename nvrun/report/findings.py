@@ -61,12 +61,12 @@ def lines(
 
 
 def total(verdict: Verdict) -> str:
-    """`2 errors, 1 warning; 3 checks could not judge every host`."""
+    """`2 errors, 1 warning; 3 checks could not judge every host`. What is only for information is no count's worth."""
     counts = []
-    for severity in sorted(Severity, reverse=True):
+    for severity in (Severity.FATAL, Severity.ERROR, Severity.WARNING):
         number = sum(group.finding.severity == severity for group in folded(verdict.findings))
         if number:
-            plural = "" if number == 1 or severity in (Severity.FATAL, Severity.INFO) else "s"
+            plural = "" if number == 1 or severity == Severity.FATAL else "s"
             counts.append(f"{number} {severity.label}{plural}")
     blind = len({skipped.code for skipped in verdict.skipped})
     unknown = f"; {blind} check{'' if blind == 1 else 's'} could not judge every host" if blind else ""

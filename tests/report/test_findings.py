@@ -34,7 +34,7 @@ def test_worst_comes_first_and_information_is_left_out() -> None:
     )
     heads = [line.style for line in findings.lines(verdict) if line.style not in ("remedy", "total")]
     assert heads == ["fatal", "error", "warning"]
-    assert text(verdict)[-1] == "1 fatal, 1 error, 1 warning, 1 info"
+    assert text(verdict)[-1] == "1 fatal, 1 error, 1 warning"
     assert any("[i]" in line for line in text(verdict, least=Severity.INFO))
 
 
