@@ -11,13 +11,14 @@ import zlib
 from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Annotated, Literal
 
+from nvrun.environment import conf_variables
 from nvrun.facts import HostFacts
 from nvrun.hooks import Contribution, Echoed, EnvVar, Frozen, Option, log_folder
 from nvrun.hooks.around import Job
 from nvrun.model import RunResult
 from nvrun.nccl import parse
 from nvrun.options import choice
-from nvrun.plan import HostPlan, Plan
+from nvrun.plan import HostPlan, Plan, as_mapping
 
 NET_UP_TO = 64
 """Ranks of a job up to which NET is logged: its lines grow with the peers."""
@@ -44,7 +45,9 @@ def _variables(host: HostPlan, plan: Plan, facts: HostFacts, port: int | None) -
         return EnvVar(name=name, value=value, source="hook nccl-debug", why=why)
 
     nccl = parse.version(facts.software.nccl or "") if facts.software else ()
-    if not nccl:
+    if nccl >= (2, 24) and port is not None:
+        yield variable("NCCL_RAS_ADDR", f"localhost:{port}", "a port of this job alone")
+    if not nccl or {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"} & users_names(host, facts):
         return
     folder = log_folder(host, plan).replace("%", "%%")
     subsystems = ["INIT", "ENV"]
@@ -53,8 +56,12 @@ def _variables(host: HostPlan, plan: Plan, facts: HostFacts, port: int | None) -
     yield variable("NCCL_DEBUG", "INFO", "NCCL says what it chose and read")
     yield variable("NCCL_DEBUG_SUBSYS", ",".join(subsystems), "what a diagnosis reads, and no more")
     yield variable("NCCL_DEBUG_FILE", f"{folder}/nccl.%h.%p.log", "one file a process, among the host's logs")
-    if nccl >= (2, 24) and port is not None:
-        yield variable("NCCL_RAS_ADDR", f"localhost:{port}", "a port of this job alone")
+
+
+def users_names(host: HostPlan, facts: HostFacts) -> set[str]:
+    """What the user set anywhere that NCCL reads on that host."""
+    given = {**as_mapping(host.defaults), **(facts.env or {}), **as_mapping(host.env)}
+    return {*given, *(variable.name for variable in conf_variables(facts.conf_files or {}, given))}
 
 
 def ras_port(run_id: str, facts: Collection[HostFacts]) -> int | None:

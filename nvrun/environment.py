@@ -19,9 +19,7 @@ SYSTEM_CONF = "/etc/nccl.conf"
 
 GIVES_WAY = {
     "NCCL_NET": ("NCCL_IB_DISABLE", "NCCL_NET_PLUGIN"),
-    "NCCL_DEBUG": ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"),
-    "NCCL_DEBUG_FILE": ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"),
-    "NCCL_DEBUG_SUBSYS": ("NCCL_DEBUG", "NCCL_DEBUG_FILE"),
+    "NCCL_DEBUG_FILE": ("NCCL_DEBUG",),
 }
 """What nvrun or a preset sets only where the user has set none of these: beside them it would make NCCL fail, or take
 the user's messages from where he expects them."""
