@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from nvrun import cli, facts, shipped
@@ -50,7 +51,7 @@ def loaded(*texts: str, environ: Mapping[str, str] = {"HOME": "/nobody"}) -> dic
 def placed(*texts: str, machines: tuple[str, ...] = ("h100x8", "h100x8"), env: tuple[str, ...] = ()) -> Placed:
     """A plan for recorded machines with these hooks."""
     known = [
-        each.__class__(**{**{name: getattr(each, name) for name in each.__struct_fields__}, "host": f"{name}-{number}"})
+        msgspec.structs.replace(each, host=f"{name}-{number}")
         for number, name in enumerate(machines)
         for each in facts.from_json((DATA / f"{name}.json").read_bytes())
     ]
@@ -250,6 +251,15 @@ def test_any_debug_variable_of_the_user_silences_nccl_debug(name: str) -> None:
     assert not [each for each in variables(result) if each.startswith("NCCL_DEBUG")]
     assert "TORCH_NCCL_TRACE_BUFFER_SIZE" in variables(result)
     assert result.notices == ()
+
+
+def test_a_conf_file_of_the_host_counts_as_the_users() -> None:
+    (known,) = facts.from_json((DATA / "h100x8.json").read_bytes())
+    known = msgspec.structs.replace(known, env={}, conf_files={"/etc/nccl.conf": "# site\nNCCL_DEBUG=WARN\n"})
+    job = read_job(parse(["--hosts", known.host, "train.py"], {}), {"HOME": "/nobody"})
+    result = place(plan_of_facts(job, "run", [known]), {0: known}, wishes_of(job, [known]))
+    assert not [name for name in variables(result) if name.startswith("NCCL_DEBUG")]
+    assert "NCCL_RAS_ADDR" in variables(result)
 
 
 def test_net_is_logged_up_to_64_ranks() -> None:

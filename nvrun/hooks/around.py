@@ -1,12 +1,14 @@
 """Hooks around a running job: before-parts in order, after-parts in reverse order whatever happened between.
 
-with around(hooks, crew, job, say) as hooked:
-    hooked.before(plan)          # Ended where one fails; what had begun is unwound below
-    ...
-    hooked.facts, hooked.plan = facts, plan
-    ...
-    hooked.result = result
-hooked.findings
+    with around(crew, job, say) as hooked:
+        hooked.before(hooks, plan)    # Ended where one fails; what had begun is unwound all the same
+        ...
+        hooked.plan, hooked.facts = plan, facts
+        ...
+        hooked.result = result
+        hooked.after()                # while the hosts still answer; where this was not reached, at the end
+
+What they found is then in `hooked.findings`.
 """
 
 from __future__ import annotations
