@@ -56,6 +56,8 @@ class Answer(Frozen, frozen=True, kw_only=True):
 class End(Frozen, frozen=True, kw_only=True):
     """The end of the job on one node; with a `code` other than 0 the job is over everywhere."""
 
+    node: str
+    """Its name."""
     by: EndedBy
     code: int
     words: str = ""

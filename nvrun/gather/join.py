@@ -75,7 +75,8 @@ class Gathering:
             words = result.message
             if failed := result.first_failure:
                 words = f"rank {failed.rank} on {failed.host} failed"
-            end = End(by=result.ended_by, code=result.exit_code, words=words[:500])
+            name = self._step.names[self._step.node]
+            end = End(node=name, by=result.ended_by, code=result.exit_code, words=words[:500])
             self._side.tell(msgspec.json.encode(end))
 
     def close(self) -> None:
@@ -198,7 +199,7 @@ class Gathering:
                 done.add(event.node)
                 if end.code:
                     side.tell(event.data, but=event.node)
-                    crew.end_from_outside(end.by, end.code, f"ended on {name}: {end.words or end.by}")
+                    crew.end_from_outside(end.by, end.code, f"ended on {end.node}: {end.words or end.by}")
             elif event.kind == "gone" and event.node not in done:
                 crew.end_from_outside("lost", 69, f"lost {name}: its nvrun is gone")
 
