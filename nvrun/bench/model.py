@@ -36,6 +36,8 @@ class Schedule(Frozen, frozen=True, kw_only=True):
     order: tuple[tuple[int, bool], ...] = ((0, False),)
     """A trial each: which environment, and whether beside a matrix product."""
     points: tuple[Point, ...]
+    beside: tuple[Point, ...] = ()
+    """What runs beside a matrix product; `points` where nothing is named."""
     scopes: tuple[Scope, ...] = ("all",)
     seconds: float = 0.2
     """For the timed calls of one point."""
@@ -43,6 +45,8 @@ class Schedule(Frozen, frozen=True, kw_only=True):
     """Seconds after which a trial is killed."""
     load: tuple[int, int] | None = None
     """Calls and matrix products that run beside each other; None: as many as take equally long."""
+    most_bytes: Mapping[str, int] = {}
+    """Backend -> the longest message that is tried; none where not named."""
     seed: int = 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -45,9 +45,9 @@ def program(job: Job, schedule: Schedule) -> Job:
     that hosts need neither nvrun nor a shared folder; without --nproc-per-node there is a rank for each GPU."""
     text = Path(worker.__file__).read_text(encoding="utf-8")
     every = {} if job.args.is_set("nproc_per_node") else {"nproc_per_node": "gpu"}
-    args = job.args.replacing(
-        program="-c", arguments=(text, msgspec.json.encode(schedule).decode()), max_restarts=0, **every
-    )
+    whole = {field: getattr(schedule, field) for field in schedule.__struct_fields__}  # the worker knows no defaults
+    asked = msgspec.json.encode(whole).decode()
+    args = job.args.replacing(program="-c", arguments=(text, asked), max_restarts=0, **every)
     return msgspec.structs.replace(job, args=args)
 
 
@@ -60,8 +60,9 @@ def run(
     def take(line: Console) -> bool:
         """The worker's own lines are for nvrun, not for the console; files have them all."""
         if line.text.startswith(MARK):
-            if b'"environment"' in line.text:
-                progress(line.text[len(MARK) :].decode(errors="replace"))
+            for end in read([line.text]).trials:
+                how = f"failed: {end.failed}" if end.failed else f"{end.seconds:.1f} s"
+                progress(f"trial {end.trial + 1} of {len(schedule.order)}: {how}")
             return True
         return not line.text.strip()
 
@@ -87,7 +88,7 @@ def _output(folder: Path, plan: Plan | None) -> Iterator[bytes]:
         yield from path.read_bytes().splitlines()
 
 
-def read(lines: Iterator[bytes]) -> Results:
+def read(lines: Iterable[bytes]) -> Results:
     """What the worker's lines say; others are NCCL's or torch's. A line that is cut is left out, as a trial that said
     nothing is."""
     setup: Setup | None = None

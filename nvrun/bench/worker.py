@@ -89,22 +89,21 @@ def _fail(store: Any, key: str, why: str) -> None:
 
 
 def _child(schedule: dict[str, Any], number: int, which: int, overlap: bool, rank: int, world: int) -> NoReturn:
-    code = 1
+    code, store = 1, None
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: never outlives its parent
         os.environ.update(schedule["environments"][which])
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-        store = TCPStore(
-            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False,
-            timeout=timedelta(seconds=schedule["deadline"]),
-        )  # fmt: skip
-        try:
-            Trial(schedule, number, PrefixStore(f"trial{number}", store), rank, world).run(overlap)
-            code = 0
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks are to hear of it
-            traceback.print_exc()
-            last = (str(error).strip() or "no message").splitlines()[0][:300]
+        limit = timedelta(seconds=schedule["deadline"])
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=limit)
+        Trial(schedule, number, PrefixStore(f"trial{number}", store), rank, world).run(overlap)
+        code = 0
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks are to hear of it
+        traceback.print_exc()
+        last = (str(error).strip() or "no message").splitlines()[0][:300]
+        if store is not None:
             _fail(store, f"{number}/failed", f"rank {rank}: {type(error).__name__}: {last}")
     finally:
         sys.stdout.flush()
@@ -143,11 +142,14 @@ class Trial:
             nccl = ".".join(map(str, self.torch.cuda.nccl.version())) if self.kind == "cuda" else None
             say(backend=self.backend, world=self.world, torch=self.torch.__version__, nccl=nccl,
                 scopes={scope: len(members) for scope, (members, _) in self.groups.items()})  # fmt: skip
-        points = [(*point, scope) for scope in self.groups for point in self.schedule["points"]]
+        most = self.schedule.get("most_bytes", {}).get(self.backend, float("inf"))
+        wanted = (overlap and self.schedule.get("beside")) or self.schedule["points"]
+        chosen = [point for point in wanted if point[1] <= most]
+        points = [(*point, scope) for scope in self.groups for point in chosen]
         fits = [point for point in points if self._bytes_needed(*point) <= self.allowed]
-        most = [max([self.elements(*point)[which] for point in fits] or [0]) for which in (0, 1)]
+        longest = [max([self.elements(*point)[which] for point in fits] or [0]) for which in (0, 1)]
         self.sent, self.received = (
-            self.torch.zeros(elements, dtype=self.torch.float32, device=self.device) for elements in most
+            self.torch.zeros(elements, dtype=self.torch.float32, device=self.device) for elements in longest
         )
         for collective, nbytes, scope in points:
             found: dict[str, Any] = {"trial": self.number, "collective": collective, "bytes": nbytes, "scope": scope}

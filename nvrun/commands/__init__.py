@@ -74,6 +74,26 @@ COMMANDS: dict[str, Command] = {
     "explain": Command("a finding's code: what was read, why it matters, how to mend it", "CODE ..."),
     "diagnose": Command("the cause in any logs of a failed job", "[PATH|RUN ...]"),
     "nccl": Command("what NCCL chose in a run, and what that costs", "[PATH|RUN ...]"),
+    "bench": Command(
+        "collectives timed on a job's hosts, checked, and held against what the links could carry",
+        flags=(
+            Flag("--sizes", "LIST|A:B", "message sizes: 8:8G (default), 8:8G:2 (a factor), 1M,25M"),
+            Flag("--collectives", "LIST", "all-reduce,all-gather,reduce-scatter,broadcast,all-to-all,send-recv (all)"),
+            Flag("--overlap", "", "then again beside a matrix product: what each costs the other"),
+            Flag("--compare", "", "two environments in turn, last on the line: default, PRESET or 'NAME=VALUE ...'"),
+            Flag("--pairs", "N", "with --compare: how often each runs (10)"),
+            Flag("--plot", "FILE", "the curves as a picture, by matplotlib"),
+        ),
+    ),
+    "tune": Command(
+        "search NCCL settings for a job's message sizes; what wins beyond the noise becomes a preset",
+        flags=(
+            Flag("--model-size", "N", "DDP's messages for so many parameters: 350M, 7B"),
+            Flag("--messages", "LIST", "messages of a step: all-reduce:25MiB*40,all-gather:4MiB*10"),
+            Flag("--trace", "FILE", "messages as torch.profiler's Chrome trace has them"),
+            Flag("--budget", "SECONDS", "time for trials, about (600)"),
+        ),
+    ),
     "runs": Command("runs of this user, the newest first", ""),
     "stop": Command("end a run on all its hosts", "[RUN]", (), ("grace", "json")),
     "clean": Command("remove what ended runs left on hosts", "", (), (*REACH, "dry-run", "json")),

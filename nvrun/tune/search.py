@@ -121,8 +121,7 @@ class _Search:
         self._left += _HALVING_TRIALS
         for count, repeats in HALVING:
             contenders = [config for config in self._ranking()[:count] if config != self._default]
-            for _ in range(repeats):
-                self._screen(contenders)
+            self._screen(contenders * repeats)
         self._left += final - _HALVING_TRIALS
         return self._decide()
 

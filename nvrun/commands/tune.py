@@ -1,0 +1,122 @@
+"""`nvrun tune`: NCCL's settings searched for the messages of a job, on the hosts and ranks it would have."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from nvrun import job
+from nvrun.commands import Said
+from nvrun.commands.bench import users_variables
+from nvrun.commands.plan import decided
+from nvrun.config import Invocation
+from nvrun.errors import UsageError
+from nvrun.facts import HostFacts
+from nvrun.options import seconds
+from nvrun.report.document import document
+from nvrun.rundir import to_json
+from nvrun.tune.fingerprint import description, preset_name
+from nvrun.tune.profile import Profile, given, of_model, of_trace
+from nvrun.tune.search import Outcome, search
+from nvrun.tune.space import Space, env_of, space_for
+from nvrun.tune.trials import Trials
+from nvrun.tune.written import Evidence, preset_text
+
+FEWEST = 120
+"""Trials that are allowed where a quarter of the grid is less: what tells a gain from noise costs most of them."""
+
+
+def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
+    """Exits 0 whether or not something better was found: NCCL's own choice is a result."""
+    if invocation.words:
+        raise UsageError(f"nvrun tune runs no program; what is {invocation.words[0]}?", hint="nvrun tune --help")
+    profile = profile_of(invocation.flags)
+    budget = _budget(invocation.flags.get("--budget", "600"))
+    placed, facts = decided(invocation, environ)
+    space = space_for(facts, user=users_variables(placed))
+    _say(f"{space.grid} settings of {', '.join(each.name for each in space.dimensions) or 'nothing'}; {profile.source}")
+    measure = Trials(job.read(invocation, environ), space, profile, environ, _say)
+    allowed = min(max(space.grid // 4, FEWEST), int(budget / measure.wall))
+    outcome = search(space, measure, trials=allowed, seed=random.getrandbits(30))
+    evidence = Evidence(
+        hardware=description(facts),
+        date=time.strftime("%Y-%m-%d"),
+        nccl=measure.setup.nccl if measure.setup else None,
+        profile=profile,
+        space=space,
+        outcome=outcome,
+    )
+    path = None
+    if any(outcome.config) and measure.setup and measure.setup.backend == "nccl":
+        path = _write(job.preset_folders(environ)[0], facts, evidence)
+    if invocation.options.json:
+        return Said(document(outcome=outcome, env=env_of(space, outcome.config), preset=path, evidence=evidence))
+    return Said("\n".join(_lines(space, outcome, path)) + "\n")
+
+
+def profile_of(flags: Mapping[str, str]) -> Profile:
+    """The messages that --model-size, --messages or --trace tell. Raises UsageError where not exactly one is given."""
+    told = [name for name in ("--model-size", "--messages", "--trace") if name in flags]
+    if len(told) != 1:
+        raise UsageError(
+            "which messages does the job send? one of --model-size, --messages, --trace", hint="nvrun tune --help"
+        )
+    value = flags[told[0]]
+    if told[0] == "--model-size":
+        return of_model(value)
+    if told[0] == "--messages":
+        return given(value)
+    try:
+        return of_trace(value, Path(value).read_bytes())
+    except OSError as error:
+        raise UsageError(f"--trace {value}: {error.strerror}") from None
+
+
+def _budget(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise UsageError(f"--budget {text}: expected {error}") from None
+
+
+def _write(folder: Path, facts: Sequence[HostFacts], evidence: Evidence) -> str:
+    """The preset and, beside it, all that was measured. Each is written whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = preset_name(facts)
+    for suffix, body in ((".json", to_json(evidence)), (".yaml", preset_text(evidence).encode())):
+        part = folder / f".{name}{suffix}.part"
+        part.write_bytes(body)
+        part.rename(folder / f"{name}{suffix}")
+    return str(folder / f"{name}.yaml")
+
+
+def _lines(space: Space, outcome: Outcome, path: str | None) -> Iterator[str]:
+    for name, variable in space.pinned.items():
+        yield f"{name} was not searched: {variable} is set by the user"
+    for config, why in outcome.failed.items():
+        yield f"failed: {_shown(space, config)}: {why}"
+    best = sorted(outcome.ratios.items(), key=lambda item: item[1])[:5]
+    if best:
+        yield f"best of {len(outcome.ratios)} settings, as first measured:"
+        yield from (f"  {1 / ratio - 1:+7.1%}  {_shown(space, config)}" for config, ratio in best)
+    for finalist in outcome.finalists:
+        change = 1 / finalist.against.ratio - 1
+        yield f"in fresh pairs with the default: {change:+.1%}  {_shown(space, finalist.config)}"
+        if finalist.refused:
+            yield f"  not taken: {finalist.refused}"
+    yield f"{outcome.why} ({outcome.trials} trials)"
+    if path:
+        yield f"written to {path}; later runs use it with --preset tuned"
+    elif any(outcome.config):
+        yield "not written: the ranks did not use NCCL"
+
+
+def _shown(space: Space, config: tuple[int, ...]) -> str:
+    return " ".join(f"{name}={value}" for name, value in env_of(space, config).items()) or "the default"
+
+
+def _say(line: str) -> None:
+    print(f"nvrun: {line}", file=sys.stderr)

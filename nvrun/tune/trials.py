@@ -1,0 +1,92 @@
+"""`measure` of a search, for real: each batch is a job of trials on the hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from nvrun.bench import session
+from nvrun.bench.model import Overlap, Results, Schedule, Setup
+from nvrun.errors import NvrunError
+from nvrun.job import Job
+from nvrun.tune.profile import Profile, seconds
+from nvrun.tune.search import Sample, Trial
+from nvrun.tune.space import Space, default, env_of
+
+_FIRST_DEADLINE = 120.0
+_SLOWEST = 4.0
+"""A setting that takes so many times as long as the default is no candidate: its trial is ended."""
+_LEAST_DEADLINE = 10.0
+
+
+class Trials:
+    """Measures settings for a profile. The first two trials are the default's: they tell how long a trial takes, how
+    long the next ones may take, and how many matrix products go beside the messages."""
+
+    def __init__(
+        self, job: Job, space: Space, profile: Profile, environ: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        self._job, self._space, self._profile, self._environ, self._say = job, space, profile, environ, say
+        self._load: tuple[int, int] | None = None
+        self._deadline = _FIRST_DEADLINE
+        self.setup: Setup | None = None
+        first = [Trial(config=default(space)), Trial(config=default(space), overlap=True)]
+        results, samples = self._run(first)
+        failed = next((sample.failed for sample in samples if sample.seconds is None), None)
+        if failed is not None:
+            raise NvrunError(f"NCCL's own settings cannot be measured: {failed}", hint="nvrun bench")
+        self.setup = results.setup
+        self.wall = max(end.seconds for end in results.trials)
+        """Seconds of a trial, its start and end included."""
+        self._load = next(record.load for record in results.records if record.load)
+        self._deadline = max(_LEAST_DEADLINE, _SLOWEST * self.wall)
+        options = dataclasses.replace(job.options, check="off")  # they were made a moment ago
+        self._job = msgspec.structs.replace(job, options=options)
+
+    def __call__(self, trials: Sequence[Trial]) -> list[Sample]:
+        return self._run(trials)[1]
+
+    def _run(self, trials: Sequence[Trial]) -> tuple[Results, list[Sample]]:
+        schedule = schedule_of(self._space, self._profile, trials, load=self._load, deadline=self._deadline)
+        done = session.run(self._job, schedule, self._environ, self._say)
+        return done.results, [sample_of(done.results, self._profile, at, trial) for at, trial in enumerate(trials)]
+
+
+def schedule_of(
+    space: Space, profile: Profile, trials: Sequence[Trial], *, load: tuple[int, int] | None, deadline: float
+) -> Schedule:
+    """The trials as the worker takes them: each environment is named once."""
+    configs = list(dict.fromkeys(trial.config for trial in trials))
+    return Schedule(
+        environments=tuple(env_of(space, config) for config in configs),
+        order=tuple((configs.index(trial.config), trial.overlap) for trial in trials),
+        points=profile.points,
+        beside=(profile.heaviest,),
+        seconds=0.1,
+        deadline=deadline,
+        load=load,
+        seed=random.getrandbits(30),
+    )
+
+
+def sample_of(results: Results, profile: Profile, number: int, trial: Trial) -> Sample:
+    """What one trial of a session came to. A wrong element is a failure, and so is silence."""
+    end = next((end for end in results.trials if end.trial == number), None)
+    if end is None:
+        return Sample(failed="nothing was heard of it")
+    if end.failed:
+        return Sample(failed=end.failed)
+    records = results.of_trial(number)
+    if wrong := sum(record.wrong for record in records):
+        return Sample(failed=f"{wrong} elements were wrong")
+    if trial.overlap:
+        both: Overlap | None = next((record.overlap for record in records), None)
+        return Sample(seconds=both.total) if both else Sample(failed="nothing was measured beside the product")
+    total = seconds(profile, records)
+    if total is None:
+        why = next((record.skipped for record in records if record.skipped), "a message was not measured")
+        return Sample(failed=why)
+    return Sample(seconds=total)
