@@ -31,20 +31,32 @@ def run(request: Dict[str, Any], mark: str) -> Dict[str, Any]:
     try:
         if request["program"] is not None:
             data = base64.b64decode(request["program"])
-            home = tempfile.mkdtemp(prefix=mark + ".", dir=folder.base())
+            home = tempfile.mkdtemp(prefix=_prefix(mark), dir=folder.base())
             argv[0] = os.path.join(home, os.path.basename(argv[0]))
             with open(os.open(argv[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "wb") as file:
                 file.write(data)
         return _run(argv, request, mark)
     finally:
         if home is not None:
-            shutil.rmtree(home, ignore_errors=True)
-            with contextlib.suppress(OSError):  # another run of this user's lives there
-                os.rmdir(os.path.dirname(home))
+            remove_programs(mark)
+
+
+def remove_programs(mark: str) -> None:
+    """Removes what a run's hooks put on this host, and the user's folder if that is empty then."""
+    where = folder.place()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(where):
+            if name.startswith(_prefix(mark)):
+                shutil.rmtree(os.path.join(where, name), ignore_errors=True)
+        os.rmdir(where)  # refused where another run of this user's lives there
+
+
+def _prefix(mark: str) -> str:
+    return "hook-%s." % mark
 
 
 def _run(argv: List[str], request: Dict[str, Any], mark: str) -> Dict[str, Any]:
-    environment = {**request["defaults"], **os.environ, **request["set"], procs.MARK: mark}
+    environment = {**request["defaults"], **os.environ, **request["set"], procs.MARK: mark, procs.HOOK_MARK: mark}
     began = time.monotonic()
     try:
         process = _start(argv, environment, request["cwd"])

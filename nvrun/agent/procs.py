@@ -10,6 +10,8 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
 MARK = "NVRUN_MARK"
 """Environment variable that every process of a run carries on a host: `<run id>.<node rank>`."""
+HOOK_MARK = "NVRUN_HOOK_MARK"
+"""The same, of those that hooks started: they outlive the job until the agent ends."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -71,9 +73,9 @@ def descendants(root: int) -> Set[int]:
     return below
 
 
-def marked(mark: str) -> Set[int]:
+def marked(mark: str, variable: str = MARK) -> Set[int]:
     """Processes whose environment carries `mark`, as far as this user may read it."""
-    wanted = ("%s=%s" % (MARK, mark)).encode()
+    wanted = ("%s=%s" % (variable, mark)).encode()
     found: Set[int] = set()
     for pid in all_pids():
         try:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from nvrun.agent import command
+from tests.lab.lab import wait_for
 
 
 def run(argv: list[str], program: bytes | None = None, **request: Any) -> dict[str, Any]:
     body = {"argv": argv, "stdin": "", "timeout": 10.0, "cwd": "/", "set": {}, "defaults": {},
             "program": None if program is None else base64.b64encode(program).decode(), **request}  # fmt: skip
-    return command.run(body, "run.0.hooks")
+    return command.run(body, "run.0")
 
 
 @pytest.fixture
@@ -32,9 +33,9 @@ def test_its_words_and_its_code() -> None:
 
 
 def test_environment_and_directory(tmp_path: Path) -> None:
-    script = 'echo "$A $B $NVRUN_MARK"; pwd'
+    script = 'echo "$A $B $NVRUN_MARK $NVRUN_HOOK_MARK"; pwd'
     done = run(["sh", "-c", script], set={"A": "set"}, defaults={"A": "default", "B": "b"}, cwd=str(tmp_path))
-    assert done["stdout"] == f"set b run.0.hooks\n{tmp_path}\n"
+    assert done["stdout"] == f"set b run.0 run.0\n{tmp_path}\n"
     assert run(["pwd"], cwd="/no/such/place")["stdout"] == "/\n"
 
 
@@ -71,9 +72,8 @@ def test_too_long_is_ended_with_its_children() -> None:
     done = run(["sh", "-c", "sleep 97.5 & echo $!; wait"], timeout=0.3)
     assert time.monotonic() - began < 3.0
     assert done["trouble"] == "not done in 0.3 s"
-    assert not Path(f"/proc/{done['stdout'].strip()}/cmdline").exists() or not (
-        Path(f"/proc/{done['stdout'].strip()}/cmdline").read_bytes()
-    )
+    command_line = Path(f"/proc/{done['stdout'].strip()}/cmdline")
+    wait_for(lambda: not command_line.exists() or not command_line.read_bytes(), "its child's end")
 
 
 def test_a_daemon_that_holds_the_pipe_does_not_hold_us() -> None:

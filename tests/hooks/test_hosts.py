@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.lab.lab import Lab
-from tests.spine.jobs import NVRUN
+from tests.lab.lab import Lab, wait_for
+from tests.spine.jobs import NVRUN, command
 
 pytestmark = pytest.mark.lab
 
@@ -51,6 +52,41 @@ def test_before_and_after_on_every_host(lab: Lab, place: Path) -> None:
     assert moments(place) == {"calls.a": ["before", "after"], "calls.b": ["before", "after"]}
     for words in ("hook: a: a node 0 of 2", "hook: b: b node 1 of 2"):
         assert (done.stderr + done.stdout).count(words) == 2
+
+
+def test_through_srun(slurm_lab: Lab, place: Path) -> None:
+    text = CALL.format(place=place) + 'head -c 100000 /dev/zero | tr "\\0" x\n'
+    argv = command(slurm_lab, "srun", ["a", "b"], ["--run-dir", place / "runs", "--hook", hook(place, text),
+                                                   "--no-python", "true"], place)  # fmt: skip
+    done = slurm_lab.run(argv, timeout=120, env={"PYTHONPATH": str(Path(__file__).parents[2])}, cwd=str(place))
+    assert done.returncode == 0, done.stderr
+    assert moments(place) == {"calls.a": ["before", "after"], "calls.b": ["before", "after"]}
+    assert done.stderr.count("34464 bytes more") + done.stdout.count("34464 bytes more") == 4
+
+
+def test_nothing_is_left_of_a_before_part_when_nvrun_is_killed(lab: Lab, place: Path) -> None:
+    text = CALL.format(place=place) + "sleep 95.75 & sleep 95.75\n"
+    argv = [
+        *NVRUN,
+        "--hosts",
+        "a,b",
+        "--run-dir",
+        str(place / "runs"),
+        "--hook",
+        hook(place, text),
+        "--no-python",
+        "true",
+    ]
+    running = lab.popen(argv, env={"PYTHONPATH": str(Path(__file__).parents[2])}, cwd=str(place))
+    with running:
+        wait_for(lambda: len(moments(place)) == 2 and bool(lab.pids("a", "95.75")), "the hook on both hosts")
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
+    wait_for(lambda: not lab.pids("a", "95.75") and not lab.pids("b", "95.75"), "the end of the hook on both hosts")
+    (run,) = [
+        path.name for path in (place / "runs").iterdir() if path.name != "latest" and not path.name.startswith(".")
+    ]
+    wait_for(lambda: not list(Path("/tmp/nvrun-0").glob(f"hook-{run}.*")), "removal of the program")
 
 
 def test_undone_where_it_had_begun(lab: Lab, place: Path) -> None:
