@@ -57,13 +57,13 @@ def growth(before: HostFacts, after: HostFacts) -> Iterator[Finding]:
         for xid in after.xids or ():
             if (xid.code, xid.pci, xid.at, xid.text) not in seen:
                 yield _finding(
-                    "xid-during-job",
+                    f"xid-{xid.code}",
                     Severity.ERROR,
                     after.host,
                     f"GPU at {xid.pci or 'unknown'}",
                     "none",
                     f"Xid {xid.code}",
-                    "nvrun explain xid; dmesg has the lines around it",
+                    f"nvrun explain xid-{xid.code}; dmesg has the lines around it",
                     (xid.text,),
                 )
     ports = {(port.device, port.port): port for port in before.rdma or ()}

@@ -78,7 +78,7 @@ def test_a_gpu_that_went_away(host: HostFacts) -> None:
 def test_xids_are_those_of_this_job(host: HostFacts) -> None:
     old, new = Xid(code=13, pci="0000:1b:00.0", at=1.0), Xid(code=74, pci="0000:1b:00.0", at=2.0, text="NVLink: fatal")
     before = changed(host, xids=(old,))
-    assert codes(before, changed(host, xids=(old, new))) == [("xid-during-job", "GPU at 0000:1b:00.0", "Xid 74")]
+    assert codes(before, changed(host, xids=(old, new))) == [("xid-74", "GPU at 0000:1b:00.0", "Xid 74")]
     assert codes(changed(host, xids=None), changed(host, xids=(old, new))) == []
 
 
