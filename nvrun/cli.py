@@ -148,6 +148,7 @@ def run_job(
                 decided = preflight.decide(the_job, plan, facts, [*found, *preflight.reach(crew, plan)])
             folder.write("plan.json", rundir.to_json(decided.plan))
             folder.write("facts.json", to_json(list(facts.values())))
+            folder.write("verdict.json", rundir.to_json(decided.verdict))
             writer.say("\n".join([*text.plan_lines(decided.plan, str(folder.path)), *decided.lines]))
             if decided.exit_code:
                 launch.refuse(decided)

@@ -16,7 +16,7 @@ from nvrun.fleet.crew import Crew, Ended
 from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.model import Finding, RankEnd, RunResult
-from nvrun.plan import FIRST_STDERR_LINES, Plan, as_mapping, socket_name
+from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
 from nvrun.preflight import Decided
 from nvrun.prepare import Prepared
 from nvrun.report.text import ended
@@ -90,7 +90,19 @@ class Launch:
                 }
                 for rank in host.ranks
             }
-            self._crew.send({"t": "go", "ranks": ranks, "echo": msgspec.to_builtins(host.echo)}, to=[host.node])
+            body = {"t": "go", "ranks": ranks, "echo": msgspec.to_builtins(host.echo), "monitor": self._monitor(host)}
+            self._crew.send(body, to=[host.node])
+
+    def _monitor(self, host: HostPlan) -> Body | None:
+        options = self._job.options
+        if options.monitor == "off":
+            return None
+        return {
+            "every": options.monitor,
+            "run": self._folder.run_id,
+            "host": host.host.name,
+            "textfile": options.monitor_textfile,
+        }
 
     def refuse(self, decided: Decided) -> NoReturn:
         """Nothing of the user runs."""
@@ -207,7 +219,9 @@ class Launch:
             pid=body["pid"],
             attempt=body["attempt"],
             code=body["code"],
-            at=body["time"] - self._crew.offsets[host][0],
+            at=self._own_time(host, body["time"]),
+            begun=self._own_time(host, body["begun"]),
+            first_output=self._own_time(host, body["first_output"]),
             by_nvrun=body["asked"],
             tail=tuple(body["tail"]),
         )
@@ -217,6 +231,10 @@ class Launch:
 
     def _host_done(self, host: int, body: Body) -> None:
         crew, name, code = self._crew, self._crew.names[host], body["code"]
+    def _own_time(self, host: int, theirs: float | None) -> float | None:
+        """A host's time by the launcher's clock."""
+        return None if theirs is None else theirs - self._crew.offsets[host][0]
+
         self._states[host] = "done"
         if body["dropped"]:
             self._dropped[name] += body["dropped"]

@@ -123,6 +123,10 @@ class RankEnd(Frozen, frozen=True, kw_only=True):
     """Exit code, -n for signal n as subprocess has it; None where nobody could read it."""
     at: float | None = None
     """Seconds since the epoch, by the launcher's clock."""
+    begun: float | None = None
+    """When it was let go, likewise; None where it never was."""
+    first_output: float | None = None
+    """When it first wrote a byte to stdout or stderr, likewise."""
     by_nvrun: bool = False
     """True where nvrun had already asked the rank to end."""
     tail: tuple[str, ...] = ()

@@ -264,6 +264,14 @@ class Options:
     ] = None
     show_env: Annotated[
         bool, Setting(_NCCL, switch, "", "nvrun plan: every variable with who set it; what looks secret is masked")
+    monitor: Annotated[
+        float | Literal["off"],
+        Setting(_JOB, seconds_or_off, "off|SECONDS", "look at GPUs, NICs and ranks every so often (10)", brief=True),
+    ] = 10.0
+    monitor_textfile: Annotated[
+        str | None,
+        Setting(_JOB, text, "DIR", "samples as Prometheus text too, in a node_exporter's folder on each host"),
+    ] = None
     ] = False
     dry_run: Annotated[bool, Setting(_JOB, switch, "", "print what would run, as shell", brief=True)] = False
     json: Annotated[bool, Setting(_JOB, switch, "", "print JSON")] = False

@@ -86,6 +86,8 @@ class Stream:
         """Why bytes were lost, by errno's name."""
 
     def pump(self) -> bool:
+        self.first_at = 0.0
+        """When the first byte was read, seconds since the epoch; 0 before."""
         """Reads once, if there is anything; False at the end of the stream."""
         try:
             data = os.read(self.read_end, _READ_BYTES)
@@ -138,6 +140,7 @@ class Stream:
             try:
                 view = view[os.write(self._file, view) :]
             except OSError as error:
+        self.first_at = self.first_at or time.time()
                 self.lost_bytes += len(view)
                 self.trouble = errno.errorcode.get(error.errno or 0, str(error))
                 return

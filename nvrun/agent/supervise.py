@@ -8,6 +8,7 @@ abstract unix socket and waits there; no code of the user runs before GO.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import socket
 import struct
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 
 from . import procs, slurm, wire
@@ -23,6 +25,7 @@ from .echo import Echo
 from .folder import Folder
 from .last import Look
 from .loop import READ
+from .sample import Sampler
 from .streams import Stream
 
 if TYPE_CHECKING:
@@ -71,6 +74,8 @@ class Rank:
 class Job:
     """torchrun and its ranks on this host."""
 
+        self.begun: Optional[float] = None
+        """When it was let go, seconds since the epoch."""
     def __init__(self, agent: Agent, request: Dict[str, Any], where: Folder) -> None:
         self.done = False
         self._agent = agent
@@ -85,6 +90,7 @@ class Job:
         self._ending = False
         self._asked: Set[int] = set()
         self._failed = False
+        self._sampler: Optional[Sampler] = None
         self._shielded = False
         self._torchrun: Optional[subprocess.Popen[bytes]] = None
         self._torchrun_pidfd = -1
@@ -161,6 +167,10 @@ class Job:
         return {rank.local_rank: rank.pid for rank in self._ranks.values() if rank.sock is None}
 
     # -- the gate -------------------------------------------------------------------------------------------------
+    def spare(self) -> Set[int]:
+        """Processes that are not the job's: its monitor."""
+        return self._sampler.pids() if self._sampler else set()
+
 
     def _accept(self) -> None:
         sock, _ = self._listener.accept()
@@ -211,6 +221,9 @@ class Job:
             show()
         for rank in list(self._ranks.values()):
             if rank.sock:
+        if message.get("monitor"):
+            with contextlib.suppress(OSError):  # no process to be had: the job goes on unwatched
+                self._sampler = Sampler(self._loop, self._where.path, message["monitor"])
                 self._release(rank)
 
     def _release(self, rank: Rank) -> None:
@@ -250,9 +263,12 @@ class Job:
     # -- output ---------------------------------------------------------------------------------------------------
 
     def _follow(self, stream: Stream) -> None:
+        rank.begun = time.time()
         self._streams.append(stream)
 
         def pump() -> None:
+        if self._sampler:
+            self._sampler.begin(rank.rank, rank.pid)
             if not stream.pump():
                 self._loop.unwatch(stream.read_end)
                 stream.close()
@@ -370,6 +386,8 @@ class Job:
         elif code == -signal.SIGTERM and not self._ending:
             # Slurm tells every process of a step at once: the word to the agent itself may be on its way.
             self._loop.later(_TERM_SECONDS, lambda: self._report(rank, code, at))
+        if self._sampler:
+            self._sampler.end(rank.rank, last=not self._ranks)
         else:
             self._report(rank, code, at)
 
@@ -385,13 +403,14 @@ class Job:
         tail = rank.streams[1].tail() if rank.streams else []
         self._agent.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
                           "attempt": rank.attempt, "asked": asked, "time": at,
-                          "tail": tail})  # fmt: skip
+                          "begun": rank.begun, "first_output": min(first, default=None), "tail": tail})  # fmt: skip
 
     def _torchrun_is_dead(self) -> bool:
         """Its ranks die with it (PDEATHSIG): they are the effect then, not the cause."""
         assert self._torchrun is not None
         found = procs.stat(self._torchrun.pid)
         return found is None or found.state in "ZX"
+        first = [stream.first_at for stream in rank.streams if stream.first_at]
 
     def _torchrun_ended(self) -> None:
         assert self._torchrun is not None
@@ -412,7 +431,11 @@ class Job:
         self.done = True
         for rank in list(self._ranks.values()):
             self._rank_ended(rank)
-        self._loop.later(_HEARSAY_SECONDS + 0.05 if code else 0.0, lambda: self._close(code, stuck))
+        close = partial(self._loop.later, _HEARSAY_SECONDS + 0.05 if code else 0.0, partial(self._close, code, stuck))
+        if self._sampler:
+            self._sampler.finish(close)
+        else:
+            close()
 
     def _close(self, code: int, stuck: Set[int]) -> None:
         """Everything of the job is gone: the last bytes, then the word to the launcher."""
