@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple, get_type_hints
 
+LEAST_SAMPLE_SECONDS = 0.1
+"""A GPU's own figures are renewed about ten times a second (nvmlDeviceGetUtilizationRates: 1/6 s to 1 s)."""
+
 Read = Callable[[str], object]
 """Text -> value; ValueError saying what was expected."""
 
@@ -95,6 +98,18 @@ def seconds(value: str) -> float:
     if not found:
         raise ValueError("seconds, as 30, 90s, 5m or 1h")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def seconds_or_off(value: str) -> float | Literal["off"]:
+    if value == "off":
+        return "off"
+    try:
+        wanted = seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or off") from None
+    if wanted < LEAST_SAMPLE_SECONDS:
+        raise ValueError(f"at least {LEAST_SAMPLE_SECONDS:g} s, or off")
+    return wanted
 
 
 def seconds_or_never(value: str) -> float:
@@ -249,6 +264,14 @@ class Options:
         tuple[int, ...] | Literal["all"] | None,
         Setting(_JOB, ranks, "all|RANKS", "ranks shown here (all up to 16 ranks, above that rank 0)", brief=True),
     ] = None
+    monitor: Annotated[
+        float | Literal["off"],
+        Setting(_JOB, seconds_or_off, "off|SECONDS", "look at GPUs, NICs and ranks every so often (10)", brief=True),
+    ] = 10.0
+    monitor_textfile: Annotated[
+        str | None,
+        Setting(_JOB, text, "DIR", "samples as Prometheus text too, in a node_exporter's folder on each host"),
+    ] = None
     run_dir: Annotated[str | None, Setting(_JOB, text, "DIR", "where run folders go (nvrun-runs)", brief=True)] = None
     grace: Annotated[float, Setting(_JOB, seconds, "SECONDS", "from SIGTERM to SIGKILL (30)", brief=True)] = 30.0
     lost_after: Annotated[
@@ -264,14 +287,6 @@ class Options:
     ] = None
     show_env: Annotated[
         bool, Setting(_NCCL, switch, "", "nvrun plan: every variable with who set it; what looks secret is masked")
-    monitor: Annotated[
-        float | Literal["off"],
-        Setting(_JOB, seconds_or_off, "off|SECONDS", "look at GPUs, NICs and ranks every so often (10)", brief=True),
-    ] = 10.0
-    monitor_textfile: Annotated[
-        str | None,
-        Setting(_JOB, text, "DIR", "samples as Prometheus text too, in a node_exporter's folder on each host"),
-    ] = None
     ] = False
     dry_run: Annotated[bool, Setting(_JOB, switch, "", "print what would run, as shell", brief=True)] = False
     json: Annotated[bool, Setting(_JOB, switch, "", "print JSON")] = False
