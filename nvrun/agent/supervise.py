@@ -69,13 +69,13 @@ class Rank:
         self.sock: Optional[socket.socket] = sock
         self.pidfd = os.pidfd_open(self.pid)
         self.streams: List[Stream] = []
+        self.begun: Optional[float] = None
+        """When it was let go, seconds since the epoch."""
 
 
 class Job:
     """torchrun and its ranks on this host."""
 
-        self.begun: Optional[float] = None
-        """When it was let go, seconds since the epoch."""
     def __init__(self, agent: Agent, request: Dict[str, Any], where: Folder) -> None:
         self.done = False
         self._agent = agent
@@ -85,12 +85,12 @@ class Job:
         self._ranks: Dict[int, Rank] = {}  # by pid
         self._rank_of: Dict[int, int] = {}
         self._echo: Optional[Echo] = None
+        self._sampler: Optional[Sampler] = None
         self._go: Optional[Dict[str, Any]] = None
         self._held_back: List[Any] = []
         self._ending = False
         self._asked: Set[int] = set()
         self._failed = False
-        self._sampler: Optional[Sampler] = None
         self._shielded = False
         self._torchrun: Optional[subprocess.Popen[bytes]] = None
         self._torchrun_pidfd = -1
@@ -162,15 +162,15 @@ class Job:
             wanted.add(self._torchrun.pid)
         return wanted | self._look.pids()
 
+    def spare(self) -> Set[int]:
+        """Processes that are not the job's: its monitor."""
+        return self._sampler.pids() if self._sampler else set()
+
     def rank_pids(self) -> Dict[int, int]:
         """Local rank -> pid of the ranks that run."""
         return {rank.local_rank: rank.pid for rank in self._ranks.values() if rank.sock is None}
 
     # -- the gate -------------------------------------------------------------------------------------------------
-    def spare(self) -> Set[int]:
-        """Processes that are not the job's: its monitor."""
-        return self._sampler.pids() if self._sampler else set()
-
 
     def _accept(self) -> None:
         sock, _ = self._listener.accept()
@@ -216,14 +216,14 @@ class Job:
         if message.get("echo"):
             self._echo = Echo(self._where.path, message["echo"], self._echoed)
             self._follow_files()
+        if message.get("monitor"):
+            with contextlib.suppress(OSError):  # no process to be had: the job goes on unwatched
+                self._sampler = Sampler(self._loop, self._where.path, message["monitor"])
         held, self._held_back = self._held_back, []
         for show in held:
             show()
         for rank in list(self._ranks.values()):
             if rank.sock:
-        if message.get("monitor"):
-            with contextlib.suppress(OSError):  # no process to be had: the job goes on unwatched
-                self._sampler = Sampler(self._loop, self._where.path, message["monitor"])
                 self._release(rank)
 
     def _release(self, rank: Rank) -> None:
@@ -254,21 +254,21 @@ class Job:
             pass  # it died at the gate: its pidfd says so
         rank.sock.close()
         rank.sock = None
+        rank.begun = time.time()
         for stream in rank.streams:
             stream.close_write_end()
             self._follow(stream)
+        if self._sampler:
+            self._sampler.begin(rank.rank, rank.pid)
         self._agent.send({"t": "rank", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid,
                           "attempt": rank.attempt})  # fmt: skip
 
     # -- output ---------------------------------------------------------------------------------------------------
 
     def _follow(self, stream: Stream) -> None:
-        rank.begun = time.time()
         self._streams.append(stream)
 
         def pump() -> None:
-        if self._sampler:
-            self._sampler.begin(rank.rank, rank.pid)
             if not stream.pump():
                 self._loop.unwatch(stream.read_end)
                 stream.close()
@@ -377,6 +377,8 @@ class Job:
         self._loop.unwatch(rank.pidfd)
         os.close(rank.pidfd)
         del self._ranks[rank.pid]
+        if self._sampler:
+            self._sampler.end(rank.rank, last=not self._ranks)
         for stream in rank.streams:
             stream.drain()
         at = time.time()
@@ -386,8 +388,6 @@ class Job:
         elif code == -signal.SIGTERM and not self._ending:
             # Slurm tells every process of a step at once: the word to the agent itself may be on its way.
             self._loop.later(_TERM_SECONDS, lambda: self._report(rank, code, at))
-        if self._sampler:
-            self._sampler.end(rank.rank, last=not self._ranks)
         else:
             self._report(rank, code, at)
 
@@ -401,6 +401,7 @@ class Job:
             self._failed = True
             self._look_before_siblings_end()
         tail = rank.streams[1].tail() if rank.streams else []
+        first = [stream.first_at for stream in rank.streams if stream.first_at]
         self._agent.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
                           "attempt": rank.attempt, "asked": asked, "time": at,
                           "begun": rank.begun, "first_output": min(first, default=None), "tail": tail})  # fmt: skip
@@ -410,7 +411,6 @@ class Job:
         assert self._torchrun is not None
         found = procs.stat(self._torchrun.pid)
         return found is None or found.state in "ZX"
-        first = [stream.first_at for stream in rank.streams if stream.first_at]
 
     def _torchrun_ended(self) -> None:
         assert self._torchrun is not None
