@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -74,7 +75,7 @@ class Side:
         self._closing.set()
         with self._lock:
             for sock in self._open.values():
-                sock.close()
+                _shut(sock)
 
     def _send(self, sock: socket.socket, data: bytes) -> None:
         try:
@@ -89,6 +90,9 @@ class Side:
                 self.events.put(Event(node, "end", data))
         except wire.Strange:
             pass
+        with self._lock:
+            del self._open[node]
+            sock.close()
         if not self._closing.is_set():
             self.events.put(Event(node, "gone"))
 
@@ -113,20 +117,19 @@ class First(Side):
 
     def close(self) -> None:
         super().close()
-        self._listener.close()
+        _shut(self._listener)
 
     def _accept(self) -> None:
-        while not self._closing.is_set():
-            self._strangers.acquire()
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                if self._closing.is_set():
-                    return
-                time.sleep(_AGAIN_SECONDS)  # out of descriptors, or the other side was quick to leave
-                self._strangers.release()
-                continue
-            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+        with self._listener:
+            while not self._closing.is_set():
+                self._strangers.acquire()
+                try:
+                    sock, _ = self._listener.accept()
+                except OSError:  # closing, out of descriptors, or the other side was quick to leave
+                    self._strangers.release()
+                    self._closing.wait(_AGAIN_SECONDS)
+                    continue
+                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
         try:
@@ -243,6 +246,12 @@ def _listener(ports: Iterable[int]) -> socket.socket:
             trouble = error
     assert trouble is not None
     raise trouble
+
+
+def _shut(sock: socket.socket) -> None:
+    """Wakes the thread that waits on it, which then closes it: a port stays taken while somebody waits there."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _keep_alive(sock: socket.socket) -> None:

@@ -58,7 +58,7 @@ class Shared(NamedTuple):
         return hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()
 
     def holds(self, text: str, proof: str) -> bool:
-        return hmac.compare_digest(self.prove(text).encode(), proof.encode())
+        return hmac.compare_digest(self.prove(text).encode(), proof.encode(errors="replace"))
 
 
 class Munge(NamedTuple):
@@ -141,7 +141,7 @@ def _make(path: Path) -> None:
 def _run(argv: list[str], text: str) -> str | None:
     try:
         done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=_MUNGE_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+    except (OSError, subprocess.TimeoutExpired, UnicodeError):
         return None
     return done.stdout if done.returncode == 0 else None
 
