@@ -96,9 +96,9 @@ def _write(folder: Path, facts: Sequence[HostFacts], evidence: Evidence) -> str:
 def _lines(space: Space, outcome: Outcome, path: str | None) -> Iterator[str]:
     for name, variable in space.pinned.items():
         yield f"{name} was not searched: {variable} is set by the user"
-    for config, why in outcome.failed.items():
+    for config, why in outcome.failed:
         yield f"failed: {_shown(space, config)}: {why}"
-    best = sorted(outcome.ratios.items(), key=lambda item: item[1])[:5]
+    best = sorted(outcome.ratios, key=lambda item: item[1])[:5]
     if best:
         yield f"best of {len(outcome.ratios)} settings, as first measured:"
         yield from (f"  {1 / ratio - 1:+7.1%}  {_shown(space, config)}" for config, ratio in best)

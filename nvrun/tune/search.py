@@ -12,7 +12,7 @@ the machine counts for nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 from random import Random
 from statistics import mean, median
@@ -83,10 +83,10 @@ class Outcome(Frozen, frozen=True, kw_only=True):
     why: str
     finalists: tuple[Finalist, ...] = ()
     trials: int
-    failed: Mapping[Config, str] = {}
+    failed: tuple[tuple[Config, str], ...] = ()
     """Settings that failed, and how."""
-    ratios: Mapping[Config, float] = {}
-    """Every setting that was tried -> its seconds over the default's, as far as it was measured."""
+    ratios: tuple[tuple[Config, float], ...] = ()
+    """Every setting that was tried, and its seconds over the default's, as far as it was measured."""
 
 
 def search(space: Space, measure: Measure, *, trials: int, seed: int = 0) -> Outcome:
@@ -251,8 +251,8 @@ class _Search:
             why=why,
             finalists=tuple(finalists),
             trials=self._used,
-            failed=self._failed,
-            ratios={tried: math.exp(median(logs)) for tried, logs in self._logs.items()},
+            failed=tuple(self._failed.items()),
+            ratios=tuple((tried, math.exp(median(logs))) for tried, logs in self._logs.items()),
         )
 
 

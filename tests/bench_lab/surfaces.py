@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from random import Random
 
 from nvrun.tune.search import Sample, Trial
@@ -39,8 +40,6 @@ class Surface:
         return math.prod(factors)
 
     def best(self) -> float:
-        from itertools import product
-
         every = product(*(range(len(dimension.options) + 1) for dimension in self.space.dimensions))
         return min(self.seconds(config) for config in every if not self.hangs & set(env_of(self.space, config).items()))
 
@@ -73,7 +72,7 @@ class Machine:
 ALGO, PROTO, BUFFER, CTAS = "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_MIN_CTAS"
 
 
-def nvlink(space: Space, **more: Mapping[tuple[str, str], float]) -> Surface:
+def nvlink(space: Space, beside_compute: Mapping[tuple[str, str], float] | None = None) -> Surface:
     """Two H200 over NVSwitch at 256 MB, default 294 GB/s. Made: tree and 32 CTAs share half of their gains; a buffer of
     8 MiB helps 32 CTAs by 1 % more; 8 CTAs halve the bandwidth."""
     return Surface(
@@ -96,13 +95,13 @@ def nvlink(space: Space, **more: Mapping[tuple[str, str], float]) -> Surface:
             ((CTAS, "32"), (BUFFER, str(8 << 20))): 0.99,
             ((ALGO, "allreduce:tree"), (BUFFER, str(1 << 20))): 1.03,
         },
-        **more,
+        beside_compute or {},
     )
 
 
 def sockets(space: Space) -> Surface:
-    """Two hosts over TCP at 256 MB, default 3.0 GB/s; 2 threads x 2 sockets with 8 channels 17.4, 8 x 4 6.3. Made: 2 x 2
-    alone 6.0, 8 channels alone no gain, so that the best is seen only by those who try both."""
+    """Two hosts over TCP at 256 MB, default 3.0 GB/s; 2 threads x 2 sockets with 8 channels 17.4, 8 x 4 6.3. Made:
+    2 x 2 alone 6.0, 8 channels alone no gain, so that the best is seen only by those who try both."""
     threads, channels = "NCCL_SOCKET_NTHREADS", (CTAS, "8")
     return Surface(
         space,
