@@ -229,12 +229,12 @@ class Launch:
         if end.code and not end.by_nvrun and self._gang:
             self._crew.end("rank", shell_code(end.code))
 
-    def _host_done(self, host: int, body: Body) -> None:
-        crew, name, code = self._crew, self._crew.names[host], body["code"]
     def _own_time(self, host: int, theirs: float | None) -> float | None:
         """A host's time by the launcher's clock."""
         return None if theirs is None else theirs - self._crew.offsets[host][0]
 
+    def _host_done(self, host: int, body: Body) -> None:
+        crew, name, code = self._crew, self._crew.names[host], body["code"]
         self._states[host] = "done"
         if body["dropped"]:
             self._dropped[name] += body["dropped"]

@@ -81,13 +81,13 @@ class Stream:
         self._show = show
         self.closed = False
         self.read_bytes = 0
+        self.first_at = 0.0
+        """When the first byte was read, seconds since the epoch; 0 before."""
         self.lost_bytes = 0
         self.trouble = ""
         """Why bytes were lost, by errno's name."""
 
     def pump(self) -> bool:
-        self.first_at = 0.0
-        """When the first byte was read, seconds since the epoch; 0 before."""
         """Reads once, if there is anything; False at the end of the stream."""
         try:
             data = os.read(self.read_end, _READ_BYTES)
@@ -134,13 +134,13 @@ class Stream:
 
     def _write(self, data: bytes) -> None:
         """All of `data` to the file. A full disk costs the bytes that do not fit, never the rank's time."""
+        self.first_at = self.first_at or time.time()
         self.read_bytes += len(data)
         view = memoryview(data)
         while view:
             try:
                 view = view[os.write(self._file, view) :]
             except OSError as error:
-        self.first_at = self.first_at or time.time()
                 self.lost_bytes += len(view)
                 self.trouble = errno.errorcode.get(error.errno or 0, str(error))
                 return
