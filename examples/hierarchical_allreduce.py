@@ -3,7 +3,7 @@
     nvrun --hosts a,b examples/hierarchical_allreduce.py
     nvrun --nproc-per-node 4 examples/hierarchical_allreduce.py --pretend-nodes 2     to try it on one machine
 
-nvrun tells each rank its node (NVRUN_NODE_RANK, NVRUN_NODES) and how many ranks each node has
+nvrun tells each rank its node (NVRUN_NODE_RANK, NVRUN_NODE_COUNT) and how many ranks each node has
 (NVRUN_LOCAL_WORLD_SIZES); nodes may differ in size. The buffer is cut into as many shards as the smallest node has
 ranks; shard i is reduced to local rank i, all-reduced among the ranks i of all nodes, and spread from there, so every
 GPU and NIC takes its part.

@@ -86,6 +86,8 @@ class Launch:
                     "set": as_mapping(rank.env),
                     "prefix": rank.prefix,
                     "cpus": rank.cpus,
+                    "files": rank.files,
+                    "hidden": rank.hidden,
                     "last": msgspec.to_builtins(rank.last),
                 }
                 for rank in host.ranks

@@ -76,6 +76,10 @@ class RankPlan(Frozen, frozen=True, kw_only=True):
     """CPUs for sched_setaffinity where numactl cannot do it."""
     env: tuple[EnvVar, ...] = ()
     last: tuple[LastCommand, ...] = ()
+    files: int = 0
+    """Streams that torchrun's own files get too, as in --redirects and --tee: 1 stdout, 2 stderr."""
+    hidden: int = 0
+    """Streams that the console does not get: --redirects without --tee."""
 
 
 class HostPlan(Frozen, frozen=True, kw_only=True):
@@ -156,10 +160,29 @@ def host_argv(args: TorchrunArgs, *, python: str, socket: str, log_dir: str | No
         module=False,
         run_path=False,
         log_dir=args.log_dir or log_dir,
+        tee="0",  # its tail of a file would show every line a second time
+        redirects=_both(args.redirects, args.tee),
         program=shim[0],
         arguments=(*shim[1:], *program_argv(args, python)),
     )
     return (python, "-c", _TORCHRUN, *inner.to_argv())
+
+
+def _streams(text: str, local_rank: int) -> int:
+    """What `3` or `0:1,1:2` says of one rank: 1 stdout, 2 stderr, 3 both."""
+    if ":" not in text:
+        return int(text)
+    chosen = dict(part.split(":") for part in text.split(","))
+    return int(chosen.get(str(local_rank), "0"))
+
+
+def _both(redirects: str, tee: str) -> str:
+    """One value for what is in either. Where torch's form cannot say it (ranks above 9), all ranks get both."""
+    masks = [_streams(redirects, local) | _streams(tee, local) for local in range(10)]
+    others = _streams(redirects, 10) | _streams(tee, 10)
+    if others:
+        return str(others) if set(masks) == {others} else "3"
+    return ",".join(f"{local}:{mask}" for local, mask in enumerate(masks) if mask) or "0"
 
 
 def build(
@@ -201,7 +224,15 @@ def build(
                 program=tuple(program_argv(args, site.python)),
                 env=(*site.forwarded, *env, *_own_variables(run_id, sites, node, args, how, grace, fleet)),
                 defaults=(*defaults, *_torchruns_default(site.ranks)),
-                ranks=tuple(RankPlan(rank=first + local, local_rank=local) for local in range(site.ranks)),
+                ranks=tuple(
+                    RankPlan(
+                        rank=first + local,
+                        local_rank=local,
+                        files=_streams(args.redirects, local) | _streams(args.tee, local),
+                        hidden=_streams(args.redirects, local) & ~_streams(args.tee, local),
+                    )
+                    for local in range(site.ranks)
+                ),
             )
         )
         first += site.ranks
@@ -267,7 +298,7 @@ def _own_variables(
         layout = ",".join(str(site.ranks) for site in sites)
         values += [
             EnvVar(name="NVRUN_NODE_RANK", value=str(node), source="nvrun", why="this node in host order"),
-            EnvVar(name="NVRUN_NODES", value=str(len(sites)), source="nvrun", why="nodes of the run"),
+            EnvVar(name="NVRUN_NODE_COUNT", value=str(len(sites)), source="nvrun", why="nodes of the run"),
             EnvVar(name="NVRUN_LOCAL_WORLD_SIZES", value=layout, source="nvrun", why="ranks of each node, in order"),
         ]
     if args.shutdown_timeout is None:

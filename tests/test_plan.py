@@ -97,7 +97,7 @@ def test_node_mode_leaves_all_of_it() -> None:
     found = plan(line, ranks=(8,), fleet=False)
     every = {"--nnodes=4:4", "--node-rank=2", "--master-addr=m", "--rdzv-id=x", "--nproc-per-node=8", "--no-python"}
     assert set(flags(found)) == every | {"--log-dir=/run/0/torchrun"}
-    assert "NVRUN_NODES" not in as_mapping(found.hosts[0].env)
+    assert "NVRUN_NODE_COUNT" not in as_mapping(found.hosts[0].env)
 
 
 @pytest.mark.parametrize(

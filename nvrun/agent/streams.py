@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import time
-from typing import Callable, Iterator, List, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 LINE_BYTES = 1 << 16
 """A longer line is cut on the console; the file has all of it."""
@@ -67,15 +67,20 @@ def _visible(line: bytes) -> bytes:
     return parts[-1] if parts else b""
 
 
+def _append(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+
 class Stream:
     """One pipe of one process: read when ready, written to its file, then cut into lines for the console."""
 
-    def __init__(self, path: str, show: Callable[[bytes, bool], None]) -> None:
+    def __init__(self, path: str, show: Callable[[bytes, bool], None], copy: Optional[str] = None) -> None:
+        """`copy`: a second file, torchrun's own, that gets the same bytes."""
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
         with contextlib.suppress(OSError):  # over the user's limit of pipe pages
             fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, _PIPE_BYTES)  # fewer switches on a flood of output
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        self._files = [_append(path)] + ([] if copy is None else [_append(copy)])
         self.path = path
         self._lines = Lines()
         self._show = show
@@ -117,7 +122,8 @@ class Stream:
         for line, progress in self._lines.end():
             self._show(line, progress)
         os.close(self.read_end)
-        os.close(self._file)
+        for file in self._files:
+            os.close(file)
 
     def tail(self, lines: int = 20, limit: int = 4096) -> List[str]:
         """The last lines of the file."""
@@ -136,11 +142,12 @@ class Stream:
         """All of `data` to the file. A full disk costs the bytes that do not fit, never the rank's time."""
         self.first_at = self.first_at or time.time()
         self.read_bytes += len(data)
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[os.write(self._file, view) :]
-            except OSError as error:
-                self.lost_bytes += len(view)
-                self.trouble = errno.errorcode.get(error.errno or 0, str(error))
-                return
+        for file in self._files:
+            view = memoryview(data)
+            while view:
+                try:
+                    view = view[os.write(file, view) :]
+                except OSError as error:
+                    self.lost_bytes += len(view)
+                    self.trouble = errno.errorcode.get(error.errno or 0, str(error))
+                    break

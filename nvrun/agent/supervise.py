@@ -54,6 +54,10 @@ def read_rank_source() -> bytes:
     return source.encode()
 
 
+def _nowhere(line: bytes, progress: bool) -> None:
+    """Shows nothing: the user sent this stream to torchrun's files alone (--redirects)."""
+
+
 class Rank:
     """One rank of this host, from its shim's hello to its end."""
 
@@ -64,7 +68,8 @@ class Rank:
         self.attempt = int(env["TORCHELASTIC_RESTART_COUNT"] or 0)
         # LOCAL_RANK is 0 for all under --virtual-local-rank; torchrun's error file says .../attempt_0/<local rank>/.
         error_file = env["TORCHELASTIC_ERROR_FILE"]
-        holder = os.path.basename(os.path.dirname(error_file))
+        self.torchruns_folder = os.path.dirname(error_file)
+        holder = os.path.basename(self.torchruns_folder)
         self.local_rank = int(holder if holder.isdigit() else env["LOCAL_RANK"])
         self.sock: Optional[socket.socket] = sock
         self.pidfd = os.pidfd_open(self.pid)
@@ -234,9 +239,13 @@ class Job:
         rank.streams = [
             Stream(
                 os.path.join(self._where.path, "rank%d%s.%s" % (rank.rank, suffix, ending)),
-                self._shower(stream, rank.rank),
+                _nowhere if plan.get("hidden", 0) & bit else self._shower(stream, rank.rank),
+                os.path.join(rank.torchruns_folder, name) if plan.get("files", 0) & bit else None,
             )
-            for stream, ending in ((wire.STDOUT, "out"), (wire.STDERR, "err"))
+            for stream, ending, name, bit in (
+                (wire.STDOUT, "out", "stdout.log", 1),
+                (wire.STDERR, "err", "stderr.log", 2),
+            )
         ]
         body = json.dumps(
             {

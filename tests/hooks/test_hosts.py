@@ -45,7 +45,7 @@ CALL = 'echo "$1" >>{place}/calls."$NVRUN_HOST"\n'
 
 
 def test_before_and_after_on_every_host(lab: Lab, place: Path) -> None:
-    text = CALL.format(place=place) + 'echo "$(hostname) node $NVRUN_NODE_RANK of $NVRUN_NODES"\n'
+    text = CALL.format(place=place) + 'echo "$(hostname) node $NVRUN_NODE_RANK of $NVRUN_NODE_COUNT"\n'
     script = f"[ -e {place}/calls.a ] && [ -e {place}/calls.b ] || exit 9"
     done = nvrun(lab, place, "--hook", hook(place, text), "--no-python", "sh", "-c", script)
     assert done.returncode == 0, done.stderr
