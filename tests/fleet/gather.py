@@ -1,6 +1,6 @@
 """A crew whose agents said hello and are sent home again: what a launch does first.
 
-`python -m tests.fleet.gather FLAGS` prints one JSON object; tests run it on the lab's launcher.
+`python -m tests.fleet.gather FLAGS` prints one JSON object; tests ask a process of it on the lab's launcher.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,38 +22,89 @@ from tests.lab.lab import Lab, Running, wait_for
 LISTENER = Path(__file__).with_name("listener.py")
 
 
-def main(argv: Sequence[str]) -> None:
+def greeted(argv: Sequence[str]) -> dict[str, Any]:
+    """Who said hello, who is not reached and why, and how long that took; or the usage error."""
     from nvrun import config, job
+    from nvrun.errors import UsageError
     from nvrun.fleet.crew import Ended, gathered
 
-    invocation = config.load([*argv, "train.py"], os.environ)
-    the_job = job.read(invocation, os.environ)
-    began, wall = time.monotonic(), time.time()
-    said: list[str] = []
-    with gathered(the_job, os.environ, say=said.append, show=lambda line: None) as crew:
-        with contextlib.suppress(Ended):
-            crew.greet()
-        took = time.monotonic() - began
-    answer = {
+    try:
+        the_job = job.read(config.load([*argv, "train.py"], os.environ), os.environ)
+        began, wall = time.monotonic(), time.time()
+        with gathered(the_job, os.environ, say=lambda line: None, show=lambda line: None) as crew:
+            with contextlib.suppress(Ended):
+                crew.greet()
+            took = time.monotonic() - began
+    except UsageError as error:
+        return {"usage": error.message}
+    return {
         "hello": {crew.names[host]: body for host, body in crew.hello.items()},
         "findings": {finding.host: [finding.code, finding.message, finding.remedy] for finding in crew.findings},
         "began": wall,
         "seconds": took,
-        "closed": time.monotonic() - began - took,
         "kinds": the_job.kinds,
-        "said": said,
     }
-    print(json.dumps(answer))
 
 
-def gather(lab: Lab, *flags: str, user: str = "root", env: Mapping[str, str] | None = None, timeout: float = 30) -> Any:
-    """What main() prints, run on the lab's launcher."""
-    command = [sys.executable, "-m", "tests.fleet.gather", *flags]
-    root = str(Path(__file__).parents[2])
-    done = lab.run(command, user=user, env={"PYTHONPATH": root, **(env or {})}, timeout=timeout)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr  # nothing of paramiko's threads, nothing left open
-    return json.loads(done.stdout)
+def serve() -> None:
+    """One question a line, one answer a line: what is imported once serves many tests."""
+    for line in sys.stdin:
+        question = json.loads(line)
+        before = dict(os.environ)
+        os.environ.update(question["env"])
+        print(json.dumps(greeted(question["argv"])), flush=True)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class Server:
+    """serve() on a lab's launcher, as one user."""
+
+    def __init__(self, lab: Lab, user: str) -> None:
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
+        self._running = lab.popen(
+            [sys.executable, "-m", "tests.fleet.gather"],
+            user=user,
+            env={"PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.PIPE,
+            stderr=self._said,
+        )
+
+    def ask(self, question: object, timeout: float) -> Any:
+        assert self._running.stdin is not None
+        assert self._running.stdout is not None
+        guard = threading.Timer(timeout, self._running.kill)
+        guard.start()
+        self._running.stdin.write(json.dumps(question) + "\n")
+        self._running.stdin.flush()
+        answer = self._running.stdout.readline()
+        guard.cancel()
+        self._said.seek(0)
+        said = self._said.read()
+        assert not said, said  # nothing of paramiko's threads
+        assert answer, f"no answer in {timeout} s"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self._running.kill()
+        self._running.communicate()
+        self._said.close()
+
+
+_servers: dict[tuple[int, str], Server] = {}
+
+
+def close_servers() -> None:
+    while _servers:
+        _servers.popitem()[1].close()
+
+
+def gather(lab: Lab, *flags: str, user: str = "root", env: Mapping[str, str] | None = None, timeout: float = 60) -> Any:
+    """What greeted() returns, on the lab's launcher."""
+    key = (lab.tree, user)
+    if key not in _servers:
+        _servers[key] = Server(lab, user)
+    return _servers[key].ask({"argv": flags, "env": dict(env or {})}, timeout)
 
 
 def finding(answer: Any, host: str) -> tuple[str, str, str]:
@@ -105,4 +159,7 @@ def interpreter(folder: Path, sitecustomize: str) -> Path:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:]:
+        print(json.dumps(greeted(sys.argv[1:])))
+    else:
+        serve()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -180,20 +179,16 @@ def test_an_account_without_a_shell(lab: Lab) -> None:
 
 
 def test_hosts_leave_nothing_behind(lab: Lab) -> None:
+    hosts = ("a", "b", "c")
+    before = {host: set(lab.pids(host)) for host in hosts}  # what hung in other tests may not have ended yet
     gather(lab, "--hosts", "a,b,c")
-    for host in ("a", "b", "c"):
-        wait_for(lambda host=host: not lab.processes(host), "end of the agents")  # type: ignore[misc]
+    wait_for(lambda: all(set(lab.pids(host)) <= before[host] for host in hosts), "end of the agents")
 
 
 def test_a_hostile_name_runs_nothing(lab: Lab, tmp_path: Path) -> None:
     for name in (f"-oProxyCommand=touch${{IFS}}{tmp_path}/x", f"a;touch {tmp_path}/x"):
-        began = time.monotonic()
-        done = lab.run(
-            [sys.executable, "-m", "tests.fleet.gather", f"--hosts={name}", "--rsh", "ssh {host}"],
-            env={"PYTHONPATH": str(Path(__file__).parents[2])},
-        )
-        assert "UsageError" in done.stderr
-        assert time.monotonic() - began < 5
+        for way in (["--rsh", "ssh {host}"], ["--ssh", "openssh"], []):
+            assert gather(lab, f"--hosts={name}", *way)["usage"]
     assert not (tmp_path / "x").exists()
 
 
