@@ -77,10 +77,10 @@ class Job:
     ) -> dict[str, Completed]:
         """Host -> how the command ended there; all hosts at once, in the job's directory and environment.
 
-        It is told NVRUN_RUN_ID, NVRUN_HOST, NVRUN_NODE_RANK, NVRUN_NODE_COUNT, NVRUN_RANKS (on that host), NVRUN_FOLDER (the
-        host's log folder), NVRUN_PYTHON (the job's interpreter), and in an after-part NVRUN_EXIT_CODE and
-        NVRUN_ENDED_BY. `program` takes argv[0]'s place: it travels along, into a folder of its own. Nothing is raised
-        for a command that fails; `timeout` is in seconds.
+        It is told NVRUN_RUN_ID, NVRUN_HOST, NVRUN_NODE_RANK, NVRUN_NODE_COUNT, NVRUN_RANKS (on that host),
+        NVRUN_FOLDER (the host's log folder), NVRUN_PYTHON (the job's interpreter), and in an after-part
+        NVRUN_EXIT_CODE and NVRUN_ENDED_BY. `program` takes argv[0]'s place: it travels along, into a folder of its
+        own. Nothing is raised for a command that fails; `timeout` is in seconds.
         """
         self._commands += 1
         answer = f"ran {self._commands}"
