@@ -160,7 +160,7 @@ def run_job(
         hooked.result = launch.result(started)
         hooked.after()
         launch.bring_logs()
-    result = launch.result(started, hooked.findings)
+    result = launch.result(started, [*hooked.findings, *watched(folder.path, launch.plan)])
     folder.finish(result)
     writer.say("\n".join(text.result_lines(result, str(folder.path))))
     writer.close()

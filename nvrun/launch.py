@@ -49,7 +49,7 @@ class Launch:
         self._min_nodes = len(crew.hosts)
         self._dropped: Counter[str] = Counter()
         self._fetched_at: dict[int, float] = {}
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None
         """What the ranks were let go with."""
         self._inspect_at: dict[int, float] = {}
         """Host -> when to read back where its ranks are."""
@@ -79,7 +79,7 @@ class Launch:
 
     def go(self, plan: Plan) -> None:
         """The ranks run."""
-        self._plan = plan
+        self.plan = plan
         for host in plan.hosts:
             ranks = {
                 str(rank.local_rank): {
@@ -202,9 +202,9 @@ class Launch:
 
     def _read_back(self, host: int, seen: Mapping[str, Body]) -> None:
         """Where ranks are not where the plan put them is said once; a rank without a GPU yet is looked at again."""
-        if self._plan is None:
+        if self.plan is None:
             return
-        there = self._plan.hosts[host]
+        there = self.plan.hosts[host]
         for finding in readback.differences(there, seen):
             if (finding.code, finding.subject) not in self._found:
                 self._found[finding.code, finding.subject] = finding
