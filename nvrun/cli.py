@@ -116,6 +116,7 @@ def run_job(
     from nvrun.launch import Launch
     from nvrun.prepare import facts_requests, prepare
     from nvrun.report import board, text
+    from nvrun.watched import watched
 
     started = time.time()
     folder = rundir.create(rundir.new_run_id(started), the_job.options.run_dir, environ)
