@@ -12,7 +12,7 @@ from collections import deque
 from functools import partial
 from typing import Any, Callable, Deque, Dict, Iterator, Optional
 
-from . import command, folder, inspect, keeper, netcheck, procs, remains, slurm, tasks, wire
+from . import command, folder, inspect, keeper, netcheck, procs, remains, sample, slurm, tasks, wire
 from .loop import READ, WRITE, Loop
 from .supervise import Job
 
@@ -225,6 +225,10 @@ class Agent:
             pids = self.job.rank_pids()
             self._tasks.start(lambda: inspect.look(pids), 10.0, self._answer("inspected"))
 
+    def on_sample(self, message: Message) -> None:
+        """The newest samples of a run whose logs are in a folder of this host's own."""
+        self._tasks.start(lambda: sample.last(message["mark"]), 5.0, self._answer("sampled"))
+
     def on_job(self, message: Message) -> None:
         assert self.folder is not None
         self.job = Job(self, message, self.folder)
@@ -323,7 +327,8 @@ class Agent:
 
     def spare(self) -> "set[int]":
         """Processes that belong to the agent or to hooks, not to the job."""
-        return self._tasks.pids() | (procs.marked(self._hook_mark) if self._hook_mark else set())
+        own = self._tasks.pids() | (self.job.spare() if self.job else set())
+        return own | (procs.marked(self._hook_mark) if self._hook_mark else set())
 
 
 def main(into: int, out: int) -> None:
