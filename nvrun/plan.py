@@ -155,13 +155,14 @@ def program_argv(args: TorchrunArgs, python: str) -> list[str]:
 def host_argv(args: TorchrunArgs, *, python: str, socket: str, log_dir: str | None) -> tuple[str, ...]:
     """torchrun's command line on one host: always `--no-python --`, the shim, then the program."""
     shim = [python, "-I", "-S", "-c", _SHIM.format(socket=socket)]
+    # torchrun's tail of a tee'd file would show every line a second time.
+    once = {"tee": "0", "redirects": _both(args.redirects, args.tee)} if args.is_set("redirects", "tee") else {}
     inner = args.replacing(
+        **once,
         no_python=True,
         module=False,
         run_path=False,
         log_dir=args.log_dir or log_dir,
-        tee="0",  # its tail of a file would show every line a second time
-        redirects=_both(args.redirects, args.tee),
         program=shim[0],
         arguments=(*shim[1:], *program_argv(args, python)),
     )

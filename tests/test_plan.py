@@ -150,3 +150,24 @@ def test_the_console_shows_all_ranks_up_to_sixteen(
 
 def test_hosts_that_share_a_network_namespace_have_sockets_of_their_own() -> None:
     assert len({socket_name(RUN, node) for node in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "redirects", "files", "hidden"),
+    [
+        ("train.py", None, [0, 0], [0, 0]),
+        ("-r 3 train.py", "3", [3, 3], [3, 3]),
+        ("-t 3 train.py", "3", [3, 3], [0, 0]),
+        ("-r 1 -t 2 train.py", "3", [3, 3], [1, 1]),
+        ("-r 3 -t 0:1 train.py", "3", [3, 3], [2, 3]),
+        ("-r 0:1 -t 1:2 train.py", "0:1,1:2", [1, 2], [1, 0]),
+    ],
+)
+def test_torchruns_files_and_the_console_follow_redirects_and_tee(
+    line: str, redirects: str | None, files: list[int], hidden: list[int]
+) -> None:
+    found = plan(line, ranks=(2,))
+    assert [rank.files for rank in found.hosts[0].ranks] == files
+    assert [rank.hidden for rank in found.hosts[0].ranks] == hidden
+    said = [flag for flag in flags(found) if flag.startswith(("--redirects", "--tee"))]
+    assert said == ([] if redirects is None else [f"--redirects={redirects}", "--tee=0"])

@@ -101,7 +101,8 @@ def result_lines(result: RunResult, folder: str) -> Iterator[str]:
 def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
     """Cause and remedy, the worst first."""
     for finding in worst_first(findings):
-        yield f"nvrun: {finding.message}"
+        where = f"{finding.host}: " if finding.host and not finding.message.startswith(finding.host) else ""
+        yield f"nvrun: {where}{finding.message}"
         if finding.remedy:
             yield f"nvrun:   {finding.remedy}"
 

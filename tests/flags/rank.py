@@ -1,0 +1,52 @@
+"""A rank that says what it was given, and can die, leave or sum up, as its arguments ask.
+
+say            one JSON line: rank, local rank, world, arguments, attempt
+sum            an all-reduce over gloo with every rank, said as `sum N of WORLD attempt A`
+die:RANK:TIMES that rank dies in its first attempts
+leave:RANK     that rank's whole host leaves: its torchrun is killed once, in the first attempt
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+
+def attempt() -> int:
+    return int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+
+def add_up() -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    print(f"sum {int(ones.item())} of {dist.get_world_size()} attempt {attempt()}", flush=True)
+    for action in sys.argv[1:]:
+        name, *values = action.split(":")
+        if name == "die" and dist.get_rank() == int(values[0]) and attempt() < int(values[1]):
+            os._exit(9)
+        if name == "leave" and dist.get_rank() == int(values[0]) and dist.get_world_size() > 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(0.5)
+    dist.all_reduce(ones)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    env = os.environ
+    if "say" in sys.argv:
+        said = {"rank": env["RANK"], "local": env["LOCAL_RANK"], "world": env["WORLD_SIZE"], "argv": sys.argv[1:]}
+        said |= {"role": env["ROLE_NAME"], "file": __file__, "name": __name__}
+        print(json.dumps(said), flush=True)
+    if "sum" in sys.argv:
+        add_up()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""torchrun's flags and nvrun's own over two real hosts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+HERE = Path(__file__).parent
+RANK = HERE / "rank.py"
+NVRUN = (sys.executable, "-m", "nvrun")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+
+
+def sums(text: str) -> list[str]:
+    return re.findall(r"sum \d+ of \d+ attempt \d+", text)
+
+
+def nvrun(lab: Lab, *arguments: object, user: str = "root") -> tuple[int, str, str]:
+    done = lab.run([*NVRUN, *map(str, arguments)], timeout=90, user=user)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("program", [NVRUN, TORCHRUN], ids=["nvrun", "torchrun"])
+def test_the_two_lines_of_torchruns_manual(lab: Lab, program: tuple[str, ...]) -> None:
+    """Typed on two hosts, with nvrun in torchrun's place: node mode, the user's rendezvous untouched."""
+    line = [*program, "--nnodes=2", "--nproc_per_node=2", "--rdzv_id=456", "--rdzv_backend=c10d",
+            f"--rdzv_endpoint={lab.address('a')}:1234", str(RANK), "sum"]  # fmt: skip
+    with ExitStack() as stack:
+        jobs = [stack.enter_context(lab.popen(line, place=host)) for host in ("a", "b")]
+        said = [job.communicate(timeout=90) for job in jobs]
+        assert [job.returncode for job in jobs] == [0, 0], said
+    assert sums("".join(out for out, _ in said)) == ["sum 4 of 4 attempt 0"] * 4
+
+
+def test_a_job_recovers_from_a_rank_that_dies_once(lab: Lab) -> None:
+    code, out, err = nvrun(lab, "--hosts", "a,b", "--nproc-per-node", 2, "--max-restarts", 1, RANK, "sum", "die:3:1")
+    assert code == 0, err
+    assert "sum 4 of 4 attempt 1" in sums(out)
+
+
+def test_restarts_used_up_end_with_the_ranks_own_code(lab: Lab) -> None:
+    code, _, err = nvrun(lab, "--hosts", "a,b", "--nproc-per-node", 1, "--max-restarts", 1, RANK, "sum", "die:1:9")
+    assert code == 9, err
+    assert "exited with 9" in err
+
+
+def test_a_host_that_leaves_an_elastic_job(lab: Lab) -> None:
+    code, out, err = nvrun(
+        lab, "--hosts", "a,b", "--nnodes", "1:2", "--nproc-per-node", 1, "--max-restarts", 3,
+        "--rdzv-conf", "join_timeout=60,last_call_timeout=3", "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", f"{lab.address('a')}:29588", RANK, "sum", "leave:1",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "b has left the job" in err
+    assert "sum 1 of 1" in out
+
+
+def test_uneven_hosts(lab: Lab) -> None:
+    code, out, err = nvrun(lab, "--hosts", "a:3,b:1", RANK, "sum")
+    assert code == 0, err
+    assert sums(out) == ["sum 4 of 4 attempt 0"] * 4
+
+
+def test_two_runs_at_once_on_the_same_hosts(lab: Lab) -> None:
+    line = [*NVRUN, "--hosts", "a,b", "--nproc-per-node", "1", str(RANK), "sum"]
+    with ExitStack() as stack:
+        jobs = [stack.enter_context(lab.popen(line)) for _ in range(2)]
+        said = [job.communicate(timeout=90) for job in jobs]
+        assert [job.returncode for job in jobs] == [0, 0], said
+    assert [sums(out) for out, _ in said] == [["sum 2 of 2 attempt 0"] * 2] * 2
+
+
+def test_over_ipv6(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(["a", "b"], ipv6=True)
+    code, out, err = nvrun(lab, "--hosts", "a,b", "--nproc-per-node", 1, RANK, "sum")
+    assert code == 0, err
+    assert sums(out) == ["sum 2 of 2 attempt 0"] * 2
+
+
+def test_behind_a_bastion(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(["a", "b"], behind={"b": "a"})
+    code, out, err = nvrun(lab, "--hosts", "a,b", "--nproc-per-node", 1, RANK, "sum")
+    assert code == 0, err
+    assert sums(out) == ["sum 2 of 2 attempt 0"] * 2
+
+
+def test_set_up_container_and_the_ssh_program(lab: Lab) -> None:
+    code, out, err = nvrun(
+        lab, "--hosts", "a,b", "--nproc-per-node", 1, "--ssh", "openssh", "--in", "unshare -m",
+        "--python", "job-python", "--setup", f"alias-free() {{ :; }}; mkdir -p /tmp/set-up; ln -sf {sys.executable} "
+        "/tmp/set-up/job-python; export PATH=/tmp/set-up:$PATH FROM_SETUP=yes", RANK, "sum",
+    )  # fmt: skip
+    assert code == 0, err
+    assert sums(out) == ["sum 2 of 2 attempt 0"] * 2
+
+
+def test_the_dry_runs_shell_starts_the_same_job(lab: Lab) -> None:
+    flags = ["--hosts", "a,b", "--nproc-per-node", "2", "--env", "TOKEN=a secret"]
+    plan = lab.run([*NVRUN, "--dry-run", *flags, str(RANK), "say", "sum", "two words"], timeout=60)
+    assert plan.returncode == 0, plan.stderr
+    assert "a secret" not in plan.stdout
+    blocks = re.split(r"(?m)^# (\w+) \(node \d+\)$", plan.stdout)[1:]
+    scripts = dict(zip(blocks[::2], blocks[1::2], strict=True))
+    given = "".join(f"{name}=${{{name}-x}}; " for name in re.findall(r"\$\{(\w+):\?\}", plan.stdout) if name != "TOKEN")
+    with ExitStack() as stack:
+        jobs = [
+            stack.enter_context(lab.popen(["bash", "-c", f"{given} TOKEN='a secret'\n{scripts[host]}"], place=host))
+            for host in ("a", "b")
+        ]
+        said = [job.communicate(timeout=90) for job in jobs]
+        assert [job.returncode for job in jobs] == [0, 0], (said, plan.stdout)
+    pasted = "".join(out for out, _ in said)
+    assert sums(pasted) == ["sum 4 of 4 attempt 0"] * 4
+    assert pasted.count(shlex.quote("two words")[1:-1]) == 4
