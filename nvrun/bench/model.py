@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median, quantiles
 from typing import Literal, get_args
@@ -159,12 +158,10 @@ def sizes(text: str) -> tuple[int, ...]:
     if len(parts) == 1:
         found = [scaled(part) for part in text.split(",")]
     else:
-        low, high = scaled(parts[0]), scaled(parts[1])
-        factor = int(parts[2]) if len(parts) == 3 and re.fullmatch(r"[0-9]{1,4}", parts[2]) else FACTOR
-        wrong = len(parts) > 3 or factor < 2 or not low or not high or low > high
-        found = (
-            [None] if wrong or not low or not high else [low * factor**n for n in range(64) if low * factor**n <= high]
-        )
+        low, high, factor = scaled(parts[0]), scaled(parts[1]), scaled(parts[2]) if len(parts) == 3 else FACTOR
+        found = []
+        if len(parts) <= 3 and low and high and factor and factor > 1:
+            found = [low * factor**step for step in range(64) if low * factor**step <= high]
     if not found or any(not size or size < 4 for size in found):
         raise UsageError(f"--sizes {text}: expected 8:8G, 8:8G:2 (a factor) or a list as 1M,25M")
     return tuple(sorted({size for size in found if size}))

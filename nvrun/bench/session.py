@@ -11,7 +11,7 @@ from nvrun import runs
 from nvrun.bench import worker
 from nvrun.bench.model import Record, Results, Schedule, Setup, TrialEnd
 from nvrun.cli import run_job
-from nvrun.errors import NvrunError
+from nvrun.errors import NvrunError, UsageError
 from nvrun.facts import HostFacts
 from nvrun.fleet.session import Console
 from nvrun.job import Job
@@ -75,6 +75,8 @@ def run(
             result.exit_code or 70,
             hint=f"logs in {folder}",
         )
+    if results.setup is not None and results.setup.world < 2:
+        raise UsageError("a collective needs two ranks, and the job has one", hint="--nproc-per-node 2, or more hosts")
     known = runs.facts_of(folder)
     facts = tuple(known[host.host.name] for host in plan.hosts if host.host.name in known) if plan else ()
     return Session(results=results, result=result, folder=str(folder), plan=plan, facts=facts)

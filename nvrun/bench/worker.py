@@ -56,7 +56,9 @@ def conduct(schedule: dict[str, Any]) -> None:
             store.set(f"{number}/next", b"1")
         store.wait([f"{number}/next"], timedelta(seconds=schedule["deadline"] + 60))
         if rank == 0:
-            failed = store.get(f"{number}/failed").decode() if store.check([f"{number}/failed"]) else None
+            # A rank that died is the cause; the others then complain of a closed connection, often sooner.
+            reasons = [key for key in (f"{number}/died", f"{number}/failed") if store.check([key])]
+            failed = store.get(reasons[0]).decode() if reasons else None
             say(trial=number, environment=which, seconds=time.monotonic() - began, failed=failed)
 
 
@@ -68,8 +70,9 @@ def _wait(pid: int, store: Any, number: int, rank: int, deadline: float) -> None
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             if status:
-                how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"code {os.WEXITSTATUS(status)}"
-                _fail(store, key, f"rank {rank} ended with {how}")
+                if os.WIFSIGNALED(status):
+                    _fail(store, f"{number}/died", f"rank {rank} ended with signal {os.WTERMSIG(status)}")
+                _fail(store, key, f"rank {rank} ended with code {os.waitstatus_to_exitcode(status)}")
             return
         now = time.monotonic()
         if now > look:
@@ -79,7 +82,8 @@ def _wait(pid: int, store: Any, number: int, rank: int, deadline: float) -> None
         if now > end:
             _fail(store, key, f"rank {rank} was not done within {deadline:g} s")
             os.kill(pid, signal.SIGKILL)
-            end = now + 600.0  # a process in uninterruptible sleep takes its time
+            os.waitpid(pid, 0)
+            return
         time.sleep(0.01)
 
 
