@@ -93,7 +93,7 @@ def last(mark: str) -> List[str]:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(len(header), size - _TAIL_BYTES))
         lines = file.read().split(b"\n")[:-1]
-    return [line.decode("utf-8", "replace") for line in (header, *lines[-2:])]
+    return [line.decode("utf-8", "replace") for line in (header.rstrip(), *lines[-2:])]
 
 
 def _child(inbox: int, path: str, request: Dict[str, Any]) -> None:
