@@ -109,6 +109,7 @@ def run_job(
     import time
 
     from nvrun import console, preflight, rundir, runs, slurm
+    from nvrun.active.run import clock_of
     from nvrun.facts import to_json
     from nvrun.fleet.crew import Ended, gathered
     from nvrun.gather.join import gathering
@@ -141,12 +142,14 @@ def run_job(
                 hooked.before(the_job.hooks, prepared.plan)
                 # torchrun starts now and imports torch; its ranks wait at the gate while the hosts are looked at.
                 plan = launch.start(prepared)
-                facts = crew.facts(facts_requests(the_job, plan))
+                clock = clock_of(the_job)
+                facts = crew.facts(facts_requests(the_job, plan), clock.left)
             found = slurm.found(the_job, environ, facts.values())
             if nodes:
                 decided = nodes.decide(crew, plan, facts[0], found)
             else:
-                decided = preflight.decide(the_job, plan, facts, [*found, *preflight.reach(crew, plan)])
+                tried = preflight.tests(crew, the_job, plan, facts, clock)
+                decided = preflight.decide(the_job, plan, facts, found, tried.verdict)
             folder.write("plan.json", rundir.to_json(decided.plan))
             folder.write("facts.json", to_json(list(facts.values())))
             folder.write("verdict.json", rundir.to_json(decided.verdict))

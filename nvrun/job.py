@@ -103,6 +103,14 @@ class Job(Frozen, frozen=True, kw_only=True):
             spare_kinds=tuple(kind for _, kind in left),
         )
 
+    def only_without(self, bad: Collection[str]) -> Job | None:
+        """The hosts that are left, fewer than were asked for; None where none is, or all are."""
+        good = [pair for pair in zip(self.hosts, self.kinds, strict=True) if pair[0].name not in bad]
+        if not good or len(good) == len(self.hosts):
+            return None
+        hosts, kinds = zip(*good, strict=True)
+        return msgspec.structs.replace(self, hosts=hosts, kinds=kinds)
+
 
 def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
     """The job. Raises UsageError for contradictions, bad lists and files that cannot be read."""

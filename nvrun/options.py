@@ -233,6 +233,25 @@ class Options:
             brief=True,
         ),
     ] = "full"
+    check_timeout: Annotated[
+        float | None,
+        Setting(_CHECKS, seconds, "SECONDS", "what all checks together may take (60; with --check deep 300)"),
+    ] = None
+    latency: Annotated[
+        str | None,
+        Setting(_CHECKS, choice("bare-metal"), "bare-metal", "refuse hosts that are more than 50 microseconds apart"),
+    ] = None
+    require_path: Annotated[
+        tuple[str, ...],
+        Setting(_CHECKS, text, "PATH", "this folder must be there, and one and the same on all hosts", many=True),
+    ] = ()
+    require_same: Annotated[
+        tuple[str, ...],
+        Setting(_CHECKS, text, "PATH", "this file must be there with the same content on all hosts", many=True),
+    ] = ()
+    check_ssh_mesh: Annotated[
+        bool, Setting(_CHECKS, switch, "", "every host must reach the others by ssh, for frameworks that need it")
+    ] = False
     waive: Annotated[
         tuple[str, ...], Setting(_CHECKS, text, "CODE", "launch although this error was found", many=True)
     ] = ()

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from nvrun import checks, environment
-from nvrun.checks.rendezvous import rendezvous
+from nvrun.active import run
+from nvrun.active.clock import Clock
+from nvrun.active.run import Outcome
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
-from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.model import Finding, Frozen, Verdict
 from nvrun.nccl import lint
 from nvrun.placement import Placed, place, wishes_of
 from nvrun.plan import Plan
 from nvrun.report import findings
-from nvrun.torchrun import TorchrunArgs
-
-REACH_SECONDS = 2.5
-"""A SYN is sent again after 1 s (tcp(7)): silence for longer than two of them is no lost packet."""
-LISTEN_SECONDS = 60.0
-"""torchrun imports torch before it listens; from a cold file server that takes long."""
 
 
-def context(plan: Plan, *, script: str | None, args: TorchrunArgs) -> checks.Job:
+def context(plan: Plan, job: Job) -> checks.Job:
     """The plan as the checks want to know it."""
     names = [host.host.name for host in plan.hosts]
     bindings = {host.host.name: [rank.binding for rank in host.ranks if rank.binding] for host in plan.hosts}
@@ -41,35 +36,25 @@ def context(plan: Plan, *, script: str | None, args: TorchrunArgs) -> checks.Job
         interfaces=interfaces or None,
         cpus={name: tuple({cpu for binding in bound for cpu in binding.cpus}) for name, bound in bindings.items()},
         binds_memory=any(binding.memory for bound in bindings.values() for binding in bound),
-        script=script,
+        script=job.script,
         cwd=plan.hosts[0].cwd,
+        require_path=job.options.require_path,
+        require_same=job.options.require_same,
         port=plan.master_port,
         run_id=plan.run_id,
-        torchrun=args,
+        torchrun=job.args,
         set_everywhere=frozenset.intersection(
             *(frozenset(variable.name for variable in host.env) for host in plan.hosts)
         ),
     )
 
 
-def reach(crew: Crew, plan: Plan) -> list[Finding]:
-    """Every other host connects to the rendezvous port, once somebody listens there.
-
-    A refusal counts only after the first host's own kernel shows the listener; silence at any time.
-    """
-    others = [host for host in crew.hosts if host]
-    if not others or plan.master_addr is None or plan.master_port is None:
-        return []
-    crew.collect([0], "listening", LISTEN_SECONDS)
-    address, port = plan.master_addr, plan.master_port
-    body: Body = {"t": "reach", "targets": [[address, port]], "timeout": REACH_SECONDS}
-    answers = crew.ask(dict.fromkeys(others, body), "reach", REACH_SECONDS + 5.0)
-    results = {
-        crew.names[host]: answer["trouble"] or answer["result"][f"{address} {port}"]
-        for host, (answer, _) in answers.items()
-    }
-    first = plan.hosts[0].host.name
-    return rendezvous(results, server=first, address=address, port=port, listening=True)
+def tests(crew: Crew, job: Job, plan: Plan, facts: Mapping[int, HostFacts], clock: Clock) -> Outcome:
+    """What the hosts try with each other on the addresses of the plan, by the level of --check."""
+    if job.options.check == "off":
+        return Outcome()
+    placed = place(plan, facts, wishes_of(job, facts.values())).plan
+    return run.tests(crew, job, placed, context(placed, job), facts, clock)
 
 
 class Decided(Frozen, frozen=True, kw_only=True):
@@ -85,12 +70,19 @@ class Decided(Frozen, frozen=True, kw_only=True):
     """Those that a launch would have to leave out; none where the job itself is at fault."""
 
 
-def decide(job: Job, plan: Plan, facts: Mapping[int, HostFacts], found: Sequence[Finding]) -> Decided:
-    """Ranks placed, everything judged. `found`: what else was found, on the way or by the job script's traps."""
+def decide(
+    job: Job,
+    plan: Plan,
+    facts: Mapping[int, HostFacts],
+    found: Sequence[Finding] = (),
+    tried: Verdict = Verdict(),  # noqa: B008 - frozen
+) -> Decided:
+    """Ranks placed, everything judged. `found`: what else was found, on the way or by the job script's traps; `tried`:
+    what the tests between hosts say."""
     placed = place(plan, facts, wishes_of(job, facts.values()))
     if job.options.check == "off":
         return Decided(plan=placed.plan)
-    verdict = judge(placed, facts, context(placed.plan, script=job.script, args=job.args), found)
+    verdict = judge(placed, facts, context(placed.plan, job), found, tried)
     decision = checks.apply(verdict, waive=job.options.waive, force=job.options.force)
     at_fault = [None if _of_the_job(finding) else finding.host for finding in decision.blocking]
     return Decided(
@@ -117,8 +109,14 @@ def shown(verdict: Verdict, waived: Sequence[Finding] = ()) -> Iterator[str]:
     return (f"nvrun: {line.text}" for line in findings.lines(verdict, waived=waived))
 
 
-def judge(placed: Placed, facts: Mapping[int, HostFacts], job: checks.Job, found: Sequence[Finding]) -> Verdict:
-    """What the checks say of the hosts, lint of their environments, and what was `found` on the way."""
+def judge(
+    placed: Placed,
+    facts: Mapping[int, HostFacts],
+    job: checks.Job,
+    found: Sequence[Finding] = (),
+    tried: Verdict = Verdict(),  # noqa: B008 - frozen
+) -> Verdict:
+    """What the checks say of the hosts, lint of their environments, what was `found` on the way, and `tried`."""
     fleet = {known.host: known for known in facts.values()}
     verdict = checks.run(fleet, job)
     said: list[Finding] = []
@@ -134,7 +132,7 @@ def judge(placed: Placed, facts: Mapping[int, HostFacts], job: checks.Job, found
     )
     unique = {(finding.code, finding.subject, finding.message): finding for finding in reversed(said)}
     return Verdict(
-        findings=(*found, *placed.findings, *verdict.findings, *reversed(unique.values())),
-        skipped=verdict.skipped,
-        judged=verdict.judged,
+        findings=(*found, *tried.findings, *placed.findings, *verdict.findings, *reversed(unique.values())),
+        skipped=(*verdict.skipped, *tried.skipped),
+        judged=(*verdict.judged, *tried.judged),
     )

@@ -128,6 +128,7 @@ def _facts_request(job: Job, plan: Plan, node: int) -> Body:
         "python": host.argv[0],
         "cwd": host.cwd,
         "script": job.script,
+        "paths": [*job.options.require_path, *job.options.require_same],
         "peers": [other.host.name for other in plan.hosts if other.node != node],
         "env": {**as_mapping(host.defaults), **as_mapping(host.env)},
         "ports": [plan.master_port] if plan.master_port else [],

@@ -12,7 +12,7 @@ from collections import deque
 from functools import partial
 from typing import Any, Callable, Deque, Dict, Iterator, Optional
 
-from . import command, folder, inspect, keeper, netcheck, procs, remains, sample, slurm, tasks, wire
+from . import command, folder, inspect, keeper, netcheck, procs, remains, sample, slurm, standing, tasks, tests, wire
 from .loop import READ, WRITE, Loop
 from .supervise import Job
 
@@ -45,8 +45,9 @@ class Agent:
         self._heard = time.monotonic()
         self._lost_after: Optional[float] = None
         self._closed = False
-        self._hook_mark = ""
+        self.hook_mark = ""
         self._tasks = tasks.Tasks(self.loop, keep_closed=(into, out))
+        self.standing = standing.Standing(self.loop, keep_closed=(into, out))
         os.set_blocking(into, False)
         os.set_blocking(out, False)
 
@@ -193,6 +194,20 @@ class Agent:
             self._answer("reach"),
         )
 
+    def on_test(self, message: Message) -> None:
+        """Something to try or to measure, by name."""
+        work, request = tests.WORK[message["test"]], message["request"]
+        self._tasks.start(lambda: work(request), message["deadline"], self._answer(message["answer"]))
+
+    def on_stand(self, message: Message) -> None:
+        """Something that other hosts' tests need here, until `release`."""
+        work, request = tests.STANDING[message["test"]], message["request"]
+        answer = self._answer(message["answer"])
+        self.standing.begin(message["test"], lambda say, until: work(request, say, until), message["deadline"], answer)
+
+    def on_release(self, message: Message) -> None:
+        self.standing.end(message["test"])
+
     def on_listen(self, message: Message) -> None:
         """Listens on the held port itself: a check alone has no torchrun that would."""
         assert self._held is not None
@@ -212,12 +227,10 @@ class Agent:
 
     def on_run(self, message: Message) -> None:
         """A hook's command."""
-        self._hook_mark = "%s.%d.hooks" % (message["run"], self.host)
-        request, mark = message["request"], self._hook_mark
+        request, mark = message["request"], "%s.%d" % (message["run"], self.host)
+        self.hook_mark = mark
 
-        self._tasks.start(
-            lambda: command.run(request, mark), request["timeout"] + 3.0, self._answer(message["answer"])
-        )
+        self._tasks.start(lambda: command.run(request, mark), request["timeout"] + 3.0, self._answer(message["answer"]))
 
     def on_inspect(self, message: Message) -> None:
         """Where the ranks really are: CPUs, memory policy, GPU."""
@@ -323,18 +336,21 @@ class Agent:
             self.loop.stop()
 
     def _own_children(self) -> "set[int]":
-        return self._tasks.pids() | (self.job.pids() if self.job else set())
+        return self._tasks.pids() | self.standing.pids() | (self.job.pids() if self.job else set())
 
     def spare(self) -> "set[int]":
         """Processes that belong to the agent or to hooks, not to the job."""
-        own = self._tasks.pids() | (self.job.spare() if self.job else set())
-        return own | (procs.marked(self._hook_mark) if self._hook_mark else set())
+        own = self._tasks.pids() | self.standing.pids() | (self.job.spare() if self.job else set())
+        return own | (procs.marked(self.hook_mark, procs.HOOK_MARK) if self.hook_mark else set())
 
 
 def main(into: int, out: int) -> None:
     agent = Agent(into, out, keeper.keep(into, out))
     agent.run()
+    agent.standing.end_all()
     if agent.folder and not agent.job:  # made for a job that never started
         folder.remove(agent.folder)
+    if agent.hook_mark:
+        command.remove_programs(agent.hook_mark)
     sys.stderr.flush()
     os._exit(0)

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
+from nvrun.checks.blame import Blame, Edge, blame
 from nvrun.checks.code import FATAL, Code, declare
 from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding
@@ -61,6 +62,15 @@ FAILED = declare(
     remedy="try it by hand: python3 -c 'import socket; socket.create_connection((ADDRESS, PORT))'",
     source="connect(2)",
 )
+WRONG_HOST = declare(
+    "address-answered-by-other",
+    FATAL,
+    "another machine answers at a host's address",
+    read="the number that the agent behind the address gives",
+    why="ranks would connect to a machine that is not in the job, or to another one of it",
+    remedy="ip neigh show ADDRESS on the other hosts: two machines have the address, or a proxy stands before it",
+    source="RFC 5227",
+)
 
 _CAUSE = {
     "ETIMEDOUT": (DROPPED, "no answer: a firewall drops the packets"),
@@ -69,6 +79,9 @@ _CAUSE = {
     "EACCES": (REJECTED, "forbidden by the sending host's own firewall"),
     "EHOSTUNREACH": (NO_ROUTE, "no route to host: no such neighbour, or a firewall that rejects as unreachable"),
     "ENETUNREACH": (NO_ROUTE, "network unreachable: no route there"),
+    "WRONGHOST": (WRONG_HOST, "another machine answers there"),
+    "SILENT": (FAILED, "connected, but nothing comes: the host is overloaded, or a proxy or firewall stands between"),
+    "ECONNRESET": (FAILED, "connected, then reset: a proxy or firewall stands between"),
     "EADDRNOTAVAIL": (NO_ROUTE, "the source address is not there, or its ports are used up"),
 }
 
@@ -82,57 +95,49 @@ def rendezvous(
     None = not known, and then a refusal is told as either.
     """
     edges = {(source, server): answer for source, answer in results.items() if source != server}
-    return list(_blame(edges, {server: (f"{address}:{port}", listening)}, port))
+    where = {server: f"{address}:{port}"}
+    return [
+        _finding(each, where, listening, subject=f"port {port}", port=str(port), remedy=None) for each in blame(edges)
+    ]
 
 
-def mesh(
-    results: Mapping[tuple[str, str], str], *, targets: Mapping[str, str], port: int | None = None
-) -> list[Finding]:
-    """What connecting between all hosts says; `targets`: host -> `address:port` of its listener, known to be up."""
+def mesh(results: Mapping[Edge, str], *, targets: Mapping[str, str], ports: str) -> list[Finding]:
+    """What connecting between all hosts says; `targets`: host -> where its listeners are, known to be up.
+
+    `ports`: what they all lie in, `32768-60999`.
+    """
     edges = {(source, target): answer for (source, target), answer in results.items() if source != target}
-    return list(_blame(edges, {host: (where, True) for host, where in targets.items()}, port))
+    remedy = _OPEN_RANGE.replace("PORTS", ports)
+    return [_finding(each, targets, True, subject=f"ports {ports}", port=ports, remedy=remedy) for each in blame(edges)]
 
 
-def _blame(
-    edges: Mapping[tuple[str, str], str], targets: Mapping[str, tuple[str, bool | None]], port: int | None
-) -> Iterator[Finding]:
-    """One finding for a host whose connections of one direction all fail alike; pairs only for what is left."""
-    left = {pair: answer for pair, answer in edges.items() if answer}
-    for target in dict.fromkeys(target for _, target in edges):
-        arriving = {source: answer for (source, to), answer in edges.items() if to == target}
-        if len(arriving) > 1 and all((source, target) in left for source in arriving) and _alike(arriving.values()):
-            yield _finding(next(iter(arriving.values())), targets[target], port, target, "is reached by no other host")
-            left = {pair: answer for pair, answer in left.items() if pair[1] != target}
-    for source in dict.fromkeys(source for source, _ in edges):
-        leaving = {to: answer for (who, to), answer in edges.items() if who == source}
-        others = {who for who, to in edges if who != source and to in leaving}
-        failed = {to: answer for to, answer in leaving.items() if (source, to) in left}
-        if others and failed and len(failed) == len(leaving) and _alike(failed.values()):
-            reached = next(iter(failed)) if len(failed) == 1 else "any other host"
-            where = targets[next(iter(failed))] if len(failed) == 1 else ("", True)
-            yield _finding(next(iter(failed.values())), where, port, source, f"cannot reach {reached}")
-            left = {pair: answer for pair, answer in left.items() if pair[0] != source}
-    pairs: dict[tuple[str, str], list[str]] = {}
-    for (source, target), answer in left.items():
-        pairs.setdefault((target, answer), []).append(source)
-    for (target, answer), sources in pairs.items():
-        yield _finding(answer, targets[target], port, None, f"{fold(sources)} cannot reach {target}")
+_OPEN_RANGE = (
+    "open ports PORTS, on which NCCL, Gloo and torch listen, between the hosts: firewall-cmd --add-port=PORTS/tcp,"
+    " ufw allow PORTS/tcp, the cloud's security group"
+)
 
 
-def _alike(answers: Iterable[str]) -> bool:
-    return len(set(answers)) == 1
+def _finding(
+    found: Blame, where: Mapping[str, str], listening: bool | None, *, subject: str, port: str, remedy: str | None
+) -> Finding:
+    code, cause = _cause(found.answer, listening)
+    target = found.targets[0]
+    at = f" at {where[target]}" if target in where else ""
+    what = {
+        "both": "no connection to it or from it",
+        "in": f"is reached by no other host{at}",
+        "out": f"cannot reach {target}{at}" if len(found.edges) == 1 else "cannot reach any other host",
+        "pair": _pair(found, at),
+    }[found.kind]
+    if remedy is None or code not in (DROPPED, REJECTED):
+        remedy = code.remedy.replace("PORT", port)
+    return code.found(f"{what}: {cause}", host=found.host, subject=subject, observed=found.answer, remedy=remedy)
 
 
-def _finding(answer: str, where: tuple[str, bool | None], port: int | None, host: str | None, what: str) -> Finding:
-    target, listening = where
-    code, cause = _cause(answer, listening)
-    return code.found(
-        f"{what}{' at ' + target if target else ''}: {cause}",
-        host=host,
-        subject=f"port {port}" if port else target,
-        observed=answer,
-        remedy=code.remedy.replace("PORT", str(port)) if port else None,
-    )
+def _pair(found: Blame, at: str) -> str:
+    if len(found.targets) == 2:
+        return f"{found.sources[0]} and {found.sources[1]} cannot reach each other"
+    return f"{fold(found.sources)} cannot reach {found.targets[0]}{at}"
 
 
 def _cause(answer: str, listening: bool | None) -> tuple[Code, str]:

@@ -45,7 +45,11 @@ REACH = (
 COMMANDS: dict[str, Command] = {
     "check": Command(
         "look at the hosts and judge them, without running anything",
-        flags=(Flag("--list", "", "all checks and the findings they can have"),),
+        flags=(
+            Flag("--list", "", "all checks and the findings they can have"),
+            Flag("--checklist", "", "ten lines: each ok, failed or not checked, and why"),
+            Flag("--prometheus", "FILE", "write the verdict as metrics for node_exporter's textfile collector"),
+        ),
     ),
     "plan": Command("what would run: ranks, bindings, variables"),
     "facts": Command("what the hosts are like, as JSON or in short"),

@@ -112,12 +112,11 @@ class Crew:
         stage, began = self._stages[host]
         return began + trouble.limit(stage, self._job.options.connect_timeout)
 
-    def facts(self, requests: Mapping[int, Body]) -> dict[int, HostFacts]:
+    def facts(self, requests: Mapping[int, Body], seconds: float = FACTS_SECONDS) -> dict[int, HostFacts]:
         """What every host is like. A host whose answer is no facts has all sections missing, with the reason."""
-        bodies = {
-            host: {"t": "facts", "request": request, "deadline": FACTS_SECONDS} for host, request in requests.items()
-        }
-        answers = self.ask(bodies, "facts", FACTS_SECONDS + 5.0)
+        seconds = min(seconds, FACTS_SECONDS)
+        bodies = {host: {"t": "facts", "request": request, "deadline": seconds} for host, request in requests.items()}
+        answers = self.ask(bodies, "facts", seconds + 5.0)
         return {host: self._facts(host, body) for host, (body, _) in answers.items()}
 
     def ask_all(self, body: Body, answer: str, timeout: float) -> dict[int, tuple[Body, float]]:
@@ -146,6 +145,15 @@ class Crew:
                 self.end("lost", 69, f"no answer ({answer}) from {silent} in {timeout:g} s")
                 raise Ended
             self.pump(deadline)
+
+    def heard(self, hosts: Collection[int], answer: str, timeout: float) -> dict[int, Body]:
+        """The answers of those of `hosts` that give one within `timeout` seconds. Ended where it all ended."""
+        deadline = time.monotonic() + timeout
+        while not all((host, answer) in self._answers for host in hosts) and time.monotonic() < deadline:
+            self.pump(deadline)
+            if self.ending:
+                raise Ended
+        return {host: self._answers.pop((host, answer))[0] for host in hosts if (host, answer) in self._answers}
 
     def take(self, host: int, answer: str) -> Body | None:
         """An answer that is there already."""

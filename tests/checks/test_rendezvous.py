@@ -56,7 +56,9 @@ def test_two_hosts_alone_cannot_be_told_apart() -> None:
 
 def mesh(failing: dict[tuple[str, str], str]) -> list[Finding]:
     results = {(a, b): failing.get((a, b), "") for a in HOSTS for b in HOSTS if a != b}
-    return rendezvous.mesh(results, targets={host: f"10.0.0.{n}:40000" for n, host in enumerate(HOSTS)})
+    return rendezvous.mesh(
+        results, targets={host: f"10.0.0.{n}:40000" for n, host in enumerate(HOSTS)}, ports="32768-60999"
+    )
 
 
 def test_mesh_with_one_host_behind_a_firewall_names_that_host_once() -> None:

@@ -1,0 +1,246 @@
+"""What hosts measured between each other: ports, bytes pushed, path MTU, latency, bandwidth. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from nvrun.checks import rendezvous
+from nvrun.checks.blame import Blame, Edge, blame
+from nvrun.checks.code import ERROR, FATAL, WARNING, declare
+from nvrun.checks.compare import median
+from nvrun.hosts.nodeset import fold
+from nvrun.model import Finding, Frozen
+
+BARE_METAL_US = 50.0
+"""Median round trip, in microseconds, above which operators of bare-metal clusters look for a fault."""
+_EXCESS_US = 20.0
+"""What a median must lie above the others' to be named: less is a longer cable or one switch more."""
+_SINGLE_STREAM_GBPS = 10.0
+"""What one TCP connection surely fills; of a faster interface no more than this is asked."""
+
+STALLS = declare(
+    "connection-stalls",
+    FATAL,
+    "a connection opens, but the bytes of it do not arrive",
+    read="256 KiB pushed over a connection to the other host's agent, which acknowledges them",
+    why="the rendezvous succeeds, and the first collective hangs until its watchdog ends the job (10 to 30 minutes)",
+    remedy="equal MTU on hosts and switch ports (ip link set dev IFACE mtu N), ICMP `fragmentation needed` let through",
+    source="RFC 2923, 2.1",
+)
+BLACK_HOLE = declare(
+    "mtu-black-hole",
+    ERROR,
+    "large packets vanish on the way between hosts",
+    read="UDP with DF set, from the interface's MTU downwards, echoed by the other host's agent",
+    why="TCP through it hangs as soon as it sends full packets; RoCE and everything over UDP fails",
+    remedy="raise the MTU of the switch port or tunnel on the way, or lower the hosts': ip link set dev IFACE mtu N",
+    source="RFC 2923, 2.1; ip(7): IP_PMTUDISC_PROBE",
+    depends="warning where TCP gets through all the same",
+)
+OUTLIER = declare(
+    "latency-outlier",
+    WARNING,
+    "the latency to one host is much higher than between the others",
+    read="median of 200 round trips of 8 bytes over TCP, few pairs at a time",
+    why="small collectives wait for the slowest host at every step",
+    remedy="on that host: another route or interface than its peers (ip route get), C-states, interrupt coalescing"
+    " (ethtool -c)",
+    source="NVIDIA, Performance tuning for Mellanox adapters; cpupower-idle-set(1)",
+    depends="not judged on hosts whose CPUs are all busy",
+)
+HIGH = declare(
+    "latency-high",
+    ERROR,
+    "the latency between hosts is higher than on bare metal",
+    read="median of 200 round trips of 8 bytes over TCP, few pairs at a time",
+    why="small collectives wait for it at every step",
+    remedy="C-states (cpupower idle-set -D 10), interrupt coalescing (ethtool -C IFACE adaptive-rx off), a routed path",
+    source="operators' practice on bare-metal clusters: 50 microseconds",
+    depends="judged with --latency bare-metal only; not on hosts whose CPUs are all busy",
+)
+BANDWIDTH = declare(
+    "bandwidth-low",
+    WARNING,
+    "a TCP connection between two hosts is much slower than the others, or than the interface",
+    read="bytes that arrive over one connection in half a second",
+    why="the slowest link sets the pace of every collective over sockets",
+    remedy="ethtool IFACE (speed, errors), ethtool -S IFACE on both hosts; another route than the peers': ip route get",
+    source="below half of the median of all pairs, or of the interface's rate up to 10 Gb/s",
+    depends="with --check deep; not judged on hosts whose CPUs are all busy",
+)
+
+
+class Tried(Frozen, frozen=True, kw_only=True):
+    """What one host saw of another."""
+
+    ports: Mapping[str, str] = {}
+    """Port -> "" or why it was not reached."""
+    push: tuple[str, float] | None = None
+    """"" or how pushing bytes failed, and its seconds; None: not tried, or not connected."""
+    mtu: tuple[int, int, str] | None = None
+    """IP packet size that was to arrive, the largest that did (0: none), and errno's name of a refusal."""
+
+
+class Latency(Frozen, frozen=True, kw_only=True):
+    """Round trips of one pair, microseconds."""
+
+    pair: Edge
+    min: float
+    p50: float
+    p99: float
+
+
+class Rate(Frozen, frozen=True, kw_only=True):
+    """One TCP connection of one pair."""
+
+    pair: Edge
+    gbps: float
+
+
+def ports(tried: Mapping[Edge, Tried], addresses: Mapping[str, str], ephemeral: Mapping[str, tuple[int, int]]) -> list[
+    Finding
+]:  # fmt: skip
+    """Ports of the ephemeral range that a host does not reach; a host is named once however many ports fail."""
+    edges: dict[Edge, str] = {}
+    closed: dict[str, set[str]] = {}
+    tested: dict[str, set[str]] = {}
+    for edge, seen in tried.items():
+        answers = [answer for answer in seen.ports.values() if answer]
+        edges[edge] = max(answers, key=answers.count) if answers else ""
+        closed.setdefault(edge[1], set()).update(port for port, answer in seen.ports.items() if answer)
+        tested.setdefault(edge[1], set()).update(seen.ports)
+    where = {host: _where(addresses[host], closed[host], tested[host]) for host in tested}
+    ranges = {ephemeral[host] for host in tested if host in ephemeral}
+    low, high = min((low for low, _ in ranges), default=0), max((high for _, high in ranges), default=0)
+    return rendezvous.mesh(edges, targets=where, ports=f"{low}-{high}")
+
+
+def _where(address: str, closed: set[str], tested: set[str]) -> str:
+    if closed == tested:
+        return f"{address}, on any of its ports {', '.join(sorted(tested, key=int))}"
+    return f"{address}, port {', '.join(sorted(closed, key=int))} (of {', '.join(sorted(tested, key=int))})"
+
+
+def stalls(tried: Mapping[Edge, Tried]) -> Iterator[Finding]:
+    """Connections through which bytes do not come."""
+    edges = {edge: seen.push[0] for edge, seen in tried.items() if seen.push}
+    for found in blame(edges):
+        sizes = [seen.mtu[1] for edge in found.edges if (seen := tried[edge]).mtu and 0 < seen.mtu[1] < seen.mtu[0]]
+        cause = f": packets over {max(sizes)} bytes vanish on the way" if sizes else ""
+        yield STALLS.found(
+            f"{_between(found, 'connections open, but 256 KiB do not arrive')}{cause}",
+            host=found.host,
+            subject="path",
+            observed=found.answer,
+        )
+
+
+def path_mtu(tried: Mapping[Edge, Tried]) -> Iterator[Finding]:
+    """Paths on which packets of the interfaces' own size are lost."""
+    edges = {edge: _lost(seen) for edge, seen in tried.items() if seen.mtu and (seen.mtu[1] or seen.mtu[2])}
+    for found in blame(edges):
+        stalled = [edge for edge in found.edges if (push := tried[edge].push) and push[0]]
+        if len(stalled) == len(found.edges):
+            continue  # `stalls` says it, with the size
+        wanted = max(mtu[0] for edge in found.edges if (mtu := tried[edge].mtu))
+        yield BLACK_HOLE.found(
+            _between(found, f"{found.answer} (MTU {wanted})"),
+            host=found.host,
+            severity=ERROR if stalled else WARNING,
+            subject="MTU",
+            observed=found.answer,
+            expected=f"{wanted} bytes",
+        )
+
+
+def _lost(seen: Tried) -> str:
+    assert seen.mtu
+    wanted, arrived, error = seen.mtu
+    if arrived >= wanted:
+        return ""
+    if error == "EMSGSIZE":
+        return f"packets over {arrived} bytes are refused by the sender's own kernel"
+    return f"packets over {arrived} bytes vanish on the way"
+
+
+def without_udp(tried: Mapping[Edge, Tried]) -> list[Edge]:
+    """Pairs whose path MTU cannot be told: no datagram comes through, while TCP may."""
+    return [edge for edge, seen in tried.items() if seen.mtu and not seen.mtu[1] and not seen.mtu[2]]
+
+
+def _between(found: Blame, what: str) -> str:
+    """`to it from every other host: packets over 1400 bytes vanish on the way`."""
+    if found.kind == "pair":
+        both = len(found.targets) == 2
+        who = f"between {found.sources[0]} and {found.sources[1]}" if both else _way(found)
+    else:
+        who = {"in": "to it", "out": "from it", "both": "to it and from it"}[found.kind]
+    return f"{who}: {what}"
+
+
+def _way(found: Blame) -> str:
+    return f"from {fold(found.sources)} to {found.targets[0]}"
+
+
+def latency(measured: Sequence[Latency], busy: Mapping[str, str], *, bare_metal: bool) -> Iterator[Finding]:
+    """Outliers always; with `bare_metal` all pairs above the field's limit. `busy`: hosts that are not judged."""
+    judged = {each.pair: each.p50 for each in measured if not set(each.pair) & set(busy)}
+    usual = median(list(judged.values())) if judged else 0.0
+    spread = median([abs(value - usual) for value in judged.values()]) if judged else 0.0
+    limit = usual + max(5 * spread, 0.5 * usual, _EXCESS_US)
+    edges = {way: _slow(value, limit) for pair, value in judged.items() for way in (pair, pair[::-1])}
+    for found in blame(edges) if len(judged) > 2 else []:
+        slow = [value for pair, value in judged.items() if pair in found.edges or pair[::-1] in found.edges]
+        yield OUTLIER.found(
+            _between(found, f"{_us(min(slow))} to {_us(max(slow))} round trip, {_us(usual)} between the others"),
+            host=found.host,
+            subject="latency",
+            observed=_us(max(slow)),
+            expected=f"up to {_us(limit)}",
+        )
+    above = {pair: value for pair, value in judged.items() if value > BARE_METAL_US}
+    if bare_metal and above:
+        edges = {way: "high" if pair in above else "" for pair in judged for way in (pair, pair[::-1])}
+        for found in blame(edges):
+            slow = [value for pair, value in above.items() if pair in found.edges or pair[::-1] in found.edges]
+            yield HIGH.found(
+                _between(found, f"{_us(max(slow))} round trip, {_us(BARE_METAL_US)} are allowed"),
+                host=found.host,
+                subject="latency",
+                observed=_us(max(slow)),
+                expected=_us(BARE_METAL_US),
+            )
+
+
+def _slow(value: float, limit: float) -> str:
+    return "slow" if value > limit else ""
+
+
+def _us(value: float) -> str:
+    return f"{value:.0f} µs"
+
+
+def bandwidth(measured: Sequence[Rate], busy: Mapping[str, str], speeds: Mapping[str, float]) -> Iterator[Finding]:
+    """Pairs below half of the median, or of what their interfaces promise. `speeds`: host -> Gb/s where known."""
+    judged = {each.pair: each.gbps for each in measured if not set(each.pair) & set(busy)}
+    usual = median(list(judged.values())) if len(judged) > 2 else 0.0
+    edges = {}
+    for pair, gbps in judged.items():
+        promised = min([*(speeds[host] for host in pair if host in speeds), _SINGLE_STREAM_GBPS])
+        known = all(host in speeds for host in pair)
+        slow = gbps < 0.5 * usual or (known and gbps < 0.5 * promised)
+        edges[pair] = "slow" if slow else ""
+    for found in blame(edges):
+        rates = [judged[edge] for edge in found.edges]
+        expected = f", {usual:.2g} Gb/s is usual here" if usual else ""
+        yield BANDWIDTH.found(
+            _between(found, f"{min(rates):.2g} Gb/s over one TCP connection{expected}"),
+            host=found.host,
+            subject="bandwidth",
+            observed=f"{min(rates):.3g} Gb/s",
+        )
+
+
+def of_hosts(edges: Iterable[Edge]) -> str:
+    """`a, b` of all hosts in these pairs."""
+    return fold(dict.fromkeys(host for edge in edges for host in edge))

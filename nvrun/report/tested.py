@@ -1,0 +1,77 @@
+"""What hosts measured between each other, in a few rows. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from nvrun.active.network import Measured
+from nvrun.checks.compare import median
+from nvrun.checks.fabric import between
+from nvrun.facts import HostFacts
+from nvrun.hosts.nodeset import fold
+from nvrun.model import Finding, worst_first
+
+_PAIRS = 4096
+"""Pairs whose fabric is told; of more hosts only those that are next to each other."""
+
+
+def rows(measured: Measured, facts: Sequence[HostFacts]) -> list[tuple[str, str]]:
+    """(title, what was found): one row a test that was made."""
+    tried = measured.tried
+    result: list[tuple[str, str]] = []
+    if tried:
+        opened = sum(not any(seen.ports.values()) for seen in tried.values())
+        knocks = sum(len(seen.ports) for seen in tried.values())
+        result.append(("connections", f"{opened} of {len(tried)} directed pairs are open ({knocks} ports tried)"))
+    if sounded := [seen.mtu for seen in tried.values() if seen.mtu]:
+        sizes = Counter(arrived for _, arrived, _ in sounded)
+        result.append(("path MTU", ", ".join(f"{size or 'unknown'} ({count} pairs)" for size, count in sizes.items())))
+    if pushed := [seen.push[1] for seen in tried.values() if seen.push and not seen.push[0]]:
+        result.append(("256 KiB", f"{1e3 * median(pushed):.1f} ms, the slowest {1e3 * max(pushed):.1f} ms"))
+    if measured.latency:
+        slowest = max(measured.latency, key=lambda each: each.p50)
+        half = median([each.p50 for each in measured.latency])
+        text = f"{half:.0f} µs (least {min(each.min for each in measured.latency):.0f},"
+        text += f" 99 % within {max(each.p99 for each in measured.latency):.0f};"
+        text += f" slowest pair {' and '.join(slowest.pair)}: {slowest.p50:.0f})"
+        result.append(("latency", text + (", not judged: busy hosts" if measured.busy else "")))
+    if measured.rates:
+        rates = [each.gbps for each in measured.rates]
+        result.append(("bandwidth", f"{median(rates):.3g} Gb/s over one TCP connection, the slowest {min(rates):.3g}"))
+    return result + _fabrics(facts)
+
+
+def _fabrics(facts: Sequence[HostFacts]) -> list[tuple[str, str]]:
+    if len(facts) < 2:
+        return []
+    pairs = [(a, b) for at, a in enumerate(facts) for b in facts[at + 1 :]]
+    if len(pairs) > _PAIRS:
+        pairs = list(pairwise(facts))
+    best = {(a.host, b.host): next(iter(between(a, b)), None) for a, b in pairs}
+    kinds = Counter(str(way) if way else "none known" for way in best.values())
+    if len(kinds) == 1:
+        return [("fabric", f"{next(iter(kinds))} between all hosts")]
+    usual = kinds.most_common(1)[0][0]
+    others = [f"{kind} between {_whom(best, kind)}" for kind in kinds if kind != usual]
+    return [("fabric", f"{usual} between most hosts; {'; '.join(others[:4])}")]
+
+
+def _whom(best: Mapping[tuple[str, str], object], kind: str) -> str:
+    pairs = [pair for pair, way in best.items() if (str(way) if way else "none known") == kind]
+    if len(pairs) == 1:
+        return " and ".join(pairs[0])
+    common = set.intersection(*(set(pair) for pair in pairs))
+    if common:
+        return f"{fold(sorted(common))} and the others"
+    return fold(dict.fromkeys(host for pair in pairs for host in pair))
+
+
+def left_out(found: Iterable[Finding]) -> list[str]:
+    """Hosts for which spares stand in, and why."""
+    reasons: dict[str, Finding] = {}
+    for finding in worst_first(found):
+        if finding.host:
+            reasons.setdefault(finding.host, finding)
+    return [f"left out     {host}: {finding.message} [{finding.code}]" for host, finding in reasons.items()]
