@@ -18,7 +18,7 @@ import struct
 import subprocess
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
 from . import procs, slurm, wire
 from .echo import Echo
@@ -102,6 +102,9 @@ class Job:
         self._own: List[Stream] = []
         self._streams: List[Stream] = []
         self._codes: Dict[int, int] = {}
+        self._unreported: Dict[
+            int, Callable[[Optional[int]], None]
+        ] = {}  # by pid: ranks whose code is still to be told
         environment = {**request["defaults"], **os.environ, **request["set"]}
         self._look = Look(self._loop, where.path, environment, request["cwd"])
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -393,12 +396,20 @@ class Job:
         at = time.time()
         if code is None:
             # torchrun was quicker; it tells the code of a rank that failed within its next turn (0.1 s).
-            self._loop.later(_HEARSAY_SECONDS, lambda: self._report(rank, self._codes.get(rank.pid), at))
+            self._unreported[rank.pid] = lambda code: self._report(rank, code, at)
+            self._loop.later(_HEARSAY_SECONDS, lambda: self._report_hearsay(rank.pid))
         elif code == -signal.SIGTERM and not self._ending:
             # Slurm tells every process of a step at once: the word to the agent itself may be on its way.
-            self._loop.later(_TERM_SECONDS, lambda: self._report(rank, code, at))
+            self._codes[rank.pid] = code
+            self._unreported[rank.pid] = lambda code: self._report(rank, code, at)
+            self._loop.later(_TERM_SECONDS, lambda: self._report_hearsay(rank.pid))
         else:
             self._report(rank, code, at)
+
+    def _report_hearsay(self, pid: int, otherwise: Optional[int] = None) -> None:
+        report = self._unreported.pop(pid, None)
+        if report:
+            report(self._codes.get(pid, otherwise))
 
     def _report(self, rank: Rank, code: Optional[int], at: float) -> None:
         asked = (
@@ -431,7 +442,8 @@ class Job:
             self._finish(code)
             return
         procs.kill(left, signal.SIGTERM)
-        self._loop.later(0.0 if self._ending else _LEFTOVER_SECONDS, lambda: self._finish(code))
+        at_once = self._ending or code < 0
+        self._loop.later(0.0 if at_once else _LEFTOVER_SECONDS, lambda: self._finish(code))
 
     def _finish(self, code: int) -> None:
         if self.done:
@@ -440,7 +452,11 @@ class Job:
         self.done = True
         for rank in list(self._ranks.values()):
             self._rank_ended(rank)
-        close = partial(self._loop.later, _HEARSAY_SECONDS + 0.05 if code else 0.0, partial(self._close, code, stuck))
+        for stream in self._own:  # torchrun's last words, for the codes in them
+            stream.drain()
+        for pid in list(self._unreported):
+            self._report_hearsay(pid, otherwise=None if code else 0)
+        close = partial(self._close, code, stuck)
         if self._sampler:
             self._sampler.finish(close)
         else:

@@ -26,7 +26,7 @@ class End(NamedTuple):
     what: str
     happens: Callable[[Job], Any]
     code: int | None
-    """nvrun's exit code; None where it was killed itself (salloc then says 0)."""
+    """nvrun's exit code; None where it was killed itself (salloc then says 0), or nobody is told."""
     ended_by: str | None
     """In result.json; None where nobody was left to write it."""
     within: float
@@ -139,7 +139,7 @@ ENDS = (
         actions=("daemon", "wait", "fail:3:37", "sleep")),
     End("kill -9 of nvrun", kill_nvrun, None, None, 5.0, way="srun"),
     End("kill -9 of srun", kill_srun, 69, "lost", 5.0, ("lost a",), way="srun"),
-    End("scancel of the batch job", cancel, 143, "signal", 5.0, way="sbatch"),
+    End("scancel of the batch job", cancel, None, "signal", 5.0, way="sbatch"),
 )  # fmt: skip
 
 

@@ -25,14 +25,21 @@ Way = Literal["ssh", "rsh", "srun", "sbatch"]
 
 def command(lab: Lab, way: Way, hosts: Sequence[str], arguments: Sequence[str | Path], place: Path) -> list[str]:
     """nvrun's command line for these hosts, ready for `lab.run` or `lab.popen`."""
-    slurm = [f"--nodes={len(hosts)}", f"--nodelist={','.join(hosts)}", "--exclusive", "--quiet"]
+    slurm = [f"--nodes={len(hosts)}", f"--nodelist={','.join(hosts)}", "--exclusive"]
     argv = [*NVRUN, *map(str, arguments)]
     if way == "srun":
-        return ["salloc", *slurm, *argv]
+        return ["salloc", "--quiet", *slurm, *argv]
     if way == "sbatch":
         script = place / "job.sh"
         script.write_text(f"#!/bin/sh\nexec {shlex.join(argv)}\n")
-        return ["sbatch", "--wait", *slurm, f"--output={place}/out", f"--error={place}/err", str(script)]
+        submit = shlex.join(
+            ["sbatch", "--parsable", *slurm, f"--output={place}/out", f"--error={place}/err", str(script)]
+        )
+        return [
+            "sh",
+            "-c",
+            f"id=$({submit}); while squeue --noheader --jobs=$id 2>&1 | grep -q $id; do sleep 0.1; done",
+        ]
     reach = ["--hosts", ",".join(hosts), *(["--rsh", lab.rsh] if way == "rsh" else [])]
     return [*NVRUN, *reach, *map(str, arguments)]
 
@@ -96,11 +103,14 @@ class Job:
         return found
 
     def watch(self, before: Mapping[str, Mapping[str, Sequence[Process]]], within: float) -> Watched:
-        """Until all of `before` and nvrun are gone; AssertionError with what still lives after `within` seconds."""
+        """Until all of `before` and nvrun are gone; AssertionError with what still lives after `within` seconds.
+
+        Of a batch job nvrun is one of the processes on host a.
+        """
         started = time.monotonic()
         left = {(host, name): list(found) for host, kinds in before.items() for name, found in kinds.items()}
         gone: dict[str, dict[str, float]] = {host: {} for host in before}
-        ended: float | None = None
+        ended = 0.0 if self.way == "sbatch" else None
         while left or ended is None:
             now = time.monotonic() - started
             for (host, name), found in list(left.items()):
@@ -116,7 +126,7 @@ class Job:
             time.sleep(0.01)
         for host in self.hosts:  # what was started meanwhile counts as well
             assert not self.processes(host), f"left on {host}: {self.processes(host)}"
-        return Watched(gone, ended)
+        return Watched(gone, ended or gone["a"]["nvrun"])
 
     def go(self) -> None:
         """Ranks that `wait` go on."""

@@ -12,13 +12,13 @@ from tests.lab.lab import REPOSITORY, Lab
 
 PING = """
 import json, os, sys, time
-from nvrun.fleet.routes import interpreters, routes
+from nvrun.fleet.routes import routes
 from nvrun.fleet.session import Session
+from nvrun.fleet.start import Start
 from nvrun.model import Host
 
 hosts = [Host(name=name) for name in "abc"]
-ways = routes(hosts, ["srun"] * 3, pythons=interpreters(os.environ), rsh=None, connect_timeout=10.0, ssh_config=None,
-              environment=dict(os.environ))
+ways = routes(hosts, ["srun"] * 3, Start(pythons=(sys.executable,)), environment=dict(os.environ))
 session = Session(ways, lost_after=60.0, show=print)
 payload = "".join(chr(32 + i * 7919 % 5000) for i in range(500_000))
 session.send({"t": "ping", "payload": payload})
@@ -27,7 +27,7 @@ while len(whole) < 3:
     event = session.events.get(timeout=30)
     if event.kind == "message" and event.body["t"] == "pong":
         whole[event.host] = event.body["payload"] == payload
-    elif event.kind != "message":
+    elif event.kind in ("closed", "unreachable"):
         sys.exit(f"{event.kind}: {event.body}")
 print(json.dumps([len(payload.encode()), sorted(whole.items())]))
 session.close()
