@@ -27,6 +27,7 @@ from nvrun.prepare import plan_of_step
 GATHER_SECONDS = 60.0
 """srun starts tasks within a second of each other; from a cold file server Python's imports take up to a minute."""
 _LOOK_SECONDS = 0.02
+_CLOCK = ("clock_offset_s", "clock_error_s")
 _LARGEST_SCRIPT = 16 << 20
 
 
@@ -59,7 +60,7 @@ class Gathering:
         if self._trouble:
             self._say(f"nvrun: this node is checked alone: {self._trouble}")
             return preflight.decide(self._job, plan, {0: facts}, found)
-        facts = msgspec.structs.replace(facts, host=self._step.names[self._step.node])
+        facts = msgspec.structs.replace(_clockless(facts), host=self._step.names[self._step.node])
         mine = card(self._job, len(plan.hosts[0].ranks), facts, self._program(), tuple(found))
         if isinstance(self._side, First):
             decided = self._judge(plan, facts, self._wait_for_all(crew, mine))
@@ -218,7 +219,13 @@ def gathering(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) 
 
 
 def _nothing(name: str) -> HostFacts:
-    return HostFacts(host=name, missing=dict.fromkeys(SECTIONS, "its nvrun has not told"))
+    return HostFacts(host=name, missing=dict.fromkeys((*SECTIONS, *_CLOCK), "its nvrun has not told"))
+
+
+def _clockless(facts: HostFacts) -> HostFacts:
+    """Without the offset from this very nvrun's clock, which would always be 0."""
+    missing = {**facts.missing, **dict.fromkeys(_CLOCK, "nodes of a step do not measure each other's clocks")}
+    return msgspec.structs.replace(facts, clock_offset_s=None, clock_error_s=None, missing=missing)
 
 
 def _of(name: str, finding: Finding) -> Finding:

@@ -34,20 +34,20 @@ def places(output: str) -> list[str]:
     return [" ".join(each) for each in sorted(found, key=lambda each: int(each[1]))]
 
 
-def over(job: Batch) -> str:
-    output = job.wait()
+def over(job: Batch, timeout: float = 60) -> str:
+    output = job.wait(timeout)
     assert job.code == 0, output
     return output
 
 
 def test_the_loss_is_that_of_the_ssh_form(slurm_lab: Lab, place: Path) -> None:
-    nvrun = f"{NVRUN} --nproc-per-node 1 --hook none"
+    nvrun = f"{NVRUN} --nproc-per-node 1 --hook none --env OMP_NUM_THREADS=1"
     script = f"""
         {nvrun} {TRAIN}
         {STEP} {nvrun} {TRAIN} > srun
         {nvrun} --fleet ssh {TRAIN} > ssh"""
     with submitted(slurm_lab, place, script, "--nodes=2", *NODES) as job:
-        alone = loss(over(job))
+        alone = loss(over(job, 150))
     assert loss((place / "srun").read_text()) == loss((place / "ssh").read_text()) == alone
 
 
