@@ -133,9 +133,7 @@ def socket_name(run_id: str, node: int) -> str:
 def rendezvous(args: TorchrunArgs, *, fleet: bool) -> Rendezvous:
     """Static for a fixed world without restarts. With restarts static hangs over two hosts, and so c10d it is, with
     its host named, numeric addresses and no shared store (measured on torch 2.13). The user's own flags win."""
-    if not fleet or args.is_set(
-        "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "master_addr", "master_port", "standalone"
-    ):
+    if not fleet or args.is_set("rdzv_backend", "rdzv_endpoint", "master_addr", "master_port", "standalone"):
         return "user"
     elastic = args.nnodes[0] != args.nnodes[1] and args.is_set("nnodes")
     return "c10d" if args.max_restarts or elastic else "static"
@@ -276,7 +274,7 @@ def _rendezvous_flags(
             "nnodes": nodes,
             "rdzv_backend": "c10d",
             "rdzv_endpoint": f"{_bracketed(sites[0].address)}:{port}",
-            "rdzv_conf": f"is_host={int(node == 0)}",
+            "rdzv_conf": ",".join(filter(None, [f"is_host={int(node == 0)}", args.rdzv_conf])),
             "local_addr": sites[node].address,
             **unique,
         }

@@ -40,7 +40,7 @@ def prepare(job: Job, crew: Crew, run_id: str, folder: RunFolder | None) -> Prep
         Site(
             host=job.hosts[host],
             ranks=ranks_of(job, job.hosts[host], crew.hello[host]["gpus"]),
-            python=job.options.python or crew.hello[host]["executable"],
+            python=crew.hello[host]["executable"],  # --python, --setup and --in have chosen it
             folder=answers[host]["folder"],
             forwarded=job.forwarded if job.kinds[host] in ("ssh", "rsh") else (),
             address=master if host == 0 else nearest_address(known[host], master),

@@ -41,7 +41,7 @@ class Agent:
         self._queue: Deque[bytes] = deque()
         self._queued_bytes = 0
         self._source: Optional[Iterator[bytes]] = None
-        self._held: Optional[socket.socket] = None
+        self._held: Optional[netcheck.Held] = None
         self._heard = time.monotonic()
         self._lost_after: Optional[float] = None
         self._closed = False
@@ -211,7 +211,7 @@ class Agent:
     def on_listen(self, message: Message) -> None:
         """Listens on the held port itself: a check alone has no torchrun that would."""
         assert self._held is not None
-        self._held.listen(128)
+        self._held.listen()
         self.send({"t": "listening"})
 
     def on_listening(self, message: Message) -> None:

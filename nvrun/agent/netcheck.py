@@ -60,29 +60,48 @@ def _is_global(text: str) -> bool:
     return not (address.is_loopback or address.is_link_local)
 
 
-def hold_port(ports: Sequence[int]) -> Tuple[socket.socket, int]:
-    """Binds the first free one of `ports` and keeps it: torchrun can listen on it, nobody else is given it.
+class Held:
+    """A port that is this process's until `close`."""
+
+    def __init__(self, port: int) -> None:
+        """Raises OSError (EADDRINUSE, EACCES) where the port cannot be had."""
+        # Two holders could both bind it (neither listens): an abstract unix socket, which belongs to the same network
+        # namespace as the port does, is had by one of them only.
+        self._lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self._lock.bind("\0nvrun-port-%d" % port)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            self._socket.bind(("", port))
+            if listening(port):  # with SO_REUSEADDR a bind beside a listener of another address can succeed
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        except OSError:
+            self.close()
+            raise
+
+    def listen(self) -> None:
+        self._socket.listen(128)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._lock.close()
+
+
+def hold_port(ports: Sequence[int]) -> Tuple[Held, int]:
+    """Holds the first free one of `ports`: torchrun can listen on it, nobody else is given it.
 
     SO_REUSEADDR without listen is the one way that allows both (measured with libuv and without on torch 2.13).
     Raises OSError where all are taken.
     """
     for port in ports:
-        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-        holder = socket.socket(family, socket.SOCK_STREAM)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            if family == socket.AF_INET6:
-                holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            holder.bind(("", port))
+            return Held(port), port
         except OSError as error:
-            holder.close()
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
-            continue
-        if listening(port):  # with SO_REUSEADDR a bind beside a listener of another address can succeed
-            holder.close()
-            continue
-        return holder, port
     raise OSError("none of the ports %d to %d is free" % (ports[0], ports[-1]))
 
 

@@ -76,7 +76,7 @@ def test_torchruns_files_are_filled_and_the_console_obeys(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--nproc-per-nod", "2", RANK], "--nproc-per-node"),
+        (["--nproc-per-nodes", "2", RANK], "--nproc-per-node"),
         (["--grace", "soon", RANK], "--grace"),
         (["--hosts", "a", "--node-rank", "1", "--master-addr", "b", "--nnodes", "2", RANK], "--node-rank"),
         (["--env", "no equals", RANK], "NAME=VALUE"),

@@ -57,8 +57,7 @@ def test_restarts_used_up_end_with_the_ranks_own_code(lab: Lab) -> None:
 def test_a_host_that_leaves_an_elastic_job(lab: Lab) -> None:
     code, out, err = nvrun(
         lab, "--hosts", "a,b", "--nnodes", "1:2", "--nproc-per-node", 1, "--max-restarts", 3,
-        "--rdzv-conf", "join_timeout=60,last_call_timeout=3", "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", f"{lab.address('a')}:29588", RANK, "sum", "leave:1",
+        "--rdzv-conf", "join_timeout=60,last_call_timeout=3", RANK, "sum", "leave:1",
     )  # fmt: skip
     assert code == 0, err
     assert "b has left the job" in err
