@@ -164,7 +164,8 @@ def run_job(
         hooked.result = launch.result(started)
         hooked.after()
         launch.bring_logs()
-    result = launch.result(started, [*hooked.findings, *watched(folder.path, launch.plan)])
+    why_unreachable = slurm.found(the_job, environ, ()) if crew.findings else []
+    result = launch.result(started, [*hooked.findings, *why_unreachable, *watched(folder.path, launch.plan)])
     folder.finish(result)
     writer.say("\n".join(text.result_lines(result, str(folder.path))))
     writer.close()

@@ -161,9 +161,14 @@ class Launch:
             message=ending.message,
             findings=(*findings, *crew.findings, *self._found.values()),
             console_dropped=self._dropped + Counter(self._writer.dropped),
-            bad_hosts=self._bad_hosts or tuple(finding.host for finding in crew.findings if finding.host),
+            bad_hosts=self._bad_hosts or self._unreachable(),
             not_fetched=tuple(f"{crew.names[host]}:{path}" for host, path in sorted(self._private.items())),
         )
+
+    def _unreachable(self) -> tuple[str, ...]:
+        """A step of srun that does not start at all says nothing about any of its nodes."""
+        found = tuple(finding.host for finding in self._crew.findings if finding.host)
+        return () if "srun" in self._job.kinds and len(found) == len(self._crew.names) else found
 
     # -- what the agents say ----------------------------------------------------------------------------------------
 
