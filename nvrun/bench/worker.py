@@ -26,8 +26,8 @@ MARK = "nvrun-bench "
 BATCHES = 7
 """Timings of a point; each is of several calls, as many as fit the point's seconds."""
 MOST_CALLS = 50
-BLOCK = 1 << 18
-"""Elements that are checked at once."""
+BLOCK = {"cuda": 1 << 22, "cpu": 1 << 18}
+"""Elements that are made or checked at once."""
 CHECKED = {"cuda": 1 << 28, "cpu": 1 << 22}
 """Elements computed for one rank's check of a point; of a longer result evenly spaced blocks are checked."""
 MATRIX = {"cuda": 4096, "cpu": 256}
@@ -150,8 +150,13 @@ class Trial:
         wanted = (overlap and self.schedule.get("beside")) or self.schedule["points"]
         chosen = [point for point in wanted if point[1] <= most]
         points = [(*point, scope) for scope in self.groups for point in chosen]
-        fits = [point for point in points if self._bytes_needed(*point) <= self.allowed]
-        longest = [max([self.elements(*point)[which] for point in fits] or [0]) for which in (0, 1)]
+        fits, longest = [], (0, 0)
+        for point in sorted(points, key=lambda point: int(point[1])):
+            sends, receives = self.elements(*point)
+            both = max(longest[0], sends), max(longest[1], receives)
+            if 4 * sum(both) <= self.allowed:
+                fits.append(point)
+                longest = both
         self.sent, self.received = (
             self.torch.zeros(elements, dtype=self.torch.float32, device=self.device) for elements in longest
         )
@@ -212,9 +217,6 @@ class Trial:
             "send_recv": (whole, whole),
         }[collective]
 
-    def _bytes_needed(self, collective: str, nbytes: int, scope: str) -> int:
-        return 4 * sum(self.elements(collective, nbytes, scope))
-
     def _gathered(self, values: list[float]) -> list[list[float]]:
         """Every rank's row of numbers."""
         mine = self.torch.tensor(values, dtype=self.torch.float64, device=self.device)
@@ -243,8 +245,7 @@ class Trial:
         return float(start.elapsed_time(end)) / 1e3 / count
 
     def _point(self, call: Call) -> dict[str, Any]:
-        wrong, share = call.check()
-        wrong = int(sum(row[0] for row in self._gathered([float(wrong)])))
+        wrong, share = self._checked(call)
         for _ in range(2):
             call.run()
         (pilot,) = self._slowest([self.seconds(call.run, 2)])
@@ -256,9 +257,14 @@ class Trial:
             times.append(self.seconds(call.run, count))
         return {"seconds": self._slowest(times), "calls": count, "wrong": wrong, "checked": share}
 
+    def _checked(self, call: Call) -> tuple[int, float]:
+        wrong, share = call.check()
+        return int(sum(row[0] for row in self._gathered([float(wrong)]))), share
+
     # -- beside a matrix product
 
     def _beside_matmul(self, call: Call) -> dict[str, Any]:
+        wrong, share = self._checked(call)
         n = MATRIX[self.kind]
         dtype = self.torch.bfloat16 if self.kind == "cuda" else self.torch.float32
         left, right = (self.torch.randn(n, n, device=self.device, dtype=dtype) for _ in range(2))
@@ -281,7 +287,8 @@ class Trial:
             rows += [alone, compute, *self._together(call, calls, product, products)]
         rows = self._slowest(rows)
         names = ("alone", "matmul_alone", "together", "matmul_together")
-        return {"overlap": {name: rows[at::4] for at, name in enumerate(names)}, "load": [calls, products]}
+        return {"overlap": {name: rows[at::4] for at, name in enumerate(names)}, "load": [calls, products],
+                "wrong": wrong, "checked": share}  # fmt: skip
 
     def _together(self, call: Call, calls: int, product: Callable[[], None], products: int) -> tuple[float, float]:
         """Seconds until the calls, and until the products, are done, both begun at once."""
@@ -363,20 +370,20 @@ class Call:
     def check(self) -> tuple[int, float]:
         """(elements that are wrong, share of the result that was compared). Small random integers add up exactly in
         any order; the output holds NaN before, and nowhere after."""
-        length = len(self.send)
-        for low in range(0, length, BLOCK):
-            high = min(low + BLOCK, length)
+        block, length = BLOCK[self.trial.kind], len(self.send)
+        for low in range(0, length, block):
+            high = min(low + block, length)
             self.send[low:high] = self._random(self.me, low, high)
         self.recv.fill_(float("nan"))
         if self.collective == "all_reduce" or (self.collective == "broadcast" and self.me == 0):
-            for low in range(0, len(self.recv), BLOCK):
-                high = min(low + BLOCK, len(self.recv))
+            for low in range(0, len(self.recv), block):
+                high = min(low + block, len(self.recv))
                 self.recv[low:high] = self._random(self.me, low, high)
         self.run()
         blocks = [
-            (low, min(low + BLOCK, start + count), ranks, source + low - start)
+            (low, min(low + block, start + count), ranks, source + low - start)
             for start, count, ranks, source in self._origins()
-            for low in range(start, start + count, BLOCK)
+            for low in range(start, start + count, block)
         ]
         work = sum((high - low) * len(ranks) for low, high, ranks, _ in blocks)
         stride = -(-work // CHECKED[self.trial.kind])

@@ -55,7 +55,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         _plot(Path(plot), found)
     if not invocation.options.json:
         text = "\n".join([*show.lines(results, limits), *show.overlap_lines(results.records), *_failed(results)]) + "\n"
-    return Said(text, _exit_code(results))
+    return Said(text, done.result.exit_code or _exit_code(results))
 
 
 def limits_of(facts: Sequence[HostFacts], plan: Plan | None, schedule: model.Schedule) -> show.Limits:
@@ -116,7 +116,7 @@ def _compare(
     Path(done.folder, "compare.json").write_text(text)
     if not invocation.options.json:
         text = "\n".join([*compare.lines(found), *_failed(done.results)]) + "\n"
-    return Said(text, _exit_code(done.results))
+    return Said(text, done.result.exit_code or _exit_code(done.results))
 
 
 def _failed(results: model.Results) -> Iterator[str]:

@@ -52,6 +52,8 @@ class Trials:
     def _run(self, trials: Sequence[Trial]) -> tuple[Results, list[Sample]]:
         schedule = schedule_of(self._space, self._profile, trials, load=self._load, deadline=self._deadline)
         done = session.run(self._job, schedule, self._environ, self._say)
+        if done.result.exit_code:  # not a trial that failed, the job: a signal, a host that was lost
+            raise session.NotMeasured(f"the search ended early: {done.result.ended_by}", done.result.exit_code)
         return done.results, [sample_of(done.results, self._profile, at, trial) for at, trial in enumerate(trials)]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-SIZES = [8 * 4**step for step in range(15) if 8 * 4**step <= 4 << 30]
+SIZES = [*(8 * 4**step for step in range(14)), 1 << 30, 4 << 30]
 ROUNDS = 2
 NVRUN = [sys.executable, "-m", "nvrun"]
 
