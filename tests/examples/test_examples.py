@@ -260,7 +260,8 @@ def test_the_configuration_file_shows_the_defaults(name: str) -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("slurm/*.sbatch")), ids=lambda path: path.name)
 def test_job_scripts_are_shell_and_run_an_example(path: Path) -> None:
     subprocess.run(["bash", "-n", path], check=True)
-    script, flags = re.findall(r"^nvrun .*examples/(\w+\.py)(.*)$", path.read_text(), re.MULTILINE)[0]
+    commands = path.read_text().replace("\\\n", "")
+    script, flags = re.findall(r"^(?:srun .*)?nvrun .*examples/(\w+\.py)(.*)$", commands, re.MULTILINE)[0]
     text = (EXAMPLES / script).read_text()
     assert all(f'"{flag}"' in text for flag in re.findall(r"--[a-z0-9-]+", flags))
 
