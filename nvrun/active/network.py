@@ -17,9 +17,9 @@ from nvrun.model import Frozen, Skipped
 PORTS = 4
 """Listeners of a host, one in each quarter of its ephemeral range."""
 PUSH_BYTES = 256 << 10
-SILENCE = 1.5
+SILENCE = 1.3
 """Seconds without progress in the first try: a lost SYN is sent again after one (tcp(7))."""
-SILENCE_AGAIN = 3.0
+SILENCE_AGAIN = 2.5
 LATENCY_ROUNDS, DEEP_ROUNDS = 4, 2
 _PINGS, _PING_SECONDS = 200, 0.25
 _STREAM_SECONDS = 0.5

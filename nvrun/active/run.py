@@ -8,19 +8,25 @@ from nvrun import checks
 from nvrun.active import folders, network
 from nvrun.active.clock import Clock
 from nvrun.active.places import Place, places
+from nvrun.agent import netprobe
 from nvrun.checks import connections, shared
 from nvrun.checks.rendezvous import rendezvous
 from nvrun.facts import HostFacts
-from nvrun.fleet.crew import Crew
+from nvrun.fleet.crew import MUTE_AFTER, Crew
 from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.model import Finding, Frozen, Skipped, Verdict
 from nvrun.plan import Plan
+from nvrun.prepare import nearest_address
 
 REACH_SECONDS = 2.5
 """A SYN is sent again after 1 s (tcp(7)): silence for longer than two of them is no lost packet."""
 LISTEN_SECONDS = 60.0
 """torchrun imports torch before it listens; from a cold file server that takes long."""
+_MOMENT = 0.1
+"""Seconds for the answer of a host that listens already."""
+_MTU = 1500
+"""What is tried where nothing is known of a host's interface: every Ethernet takes it."""
 TIMEOUTS = {"quick": 60.0, "full": 60.0, "deep": 300.0}
 """Seconds for all checks where --check-timeout does not say it, by --check."""
 
@@ -44,7 +50,11 @@ def tests(
     options = job.options
     if options.check == "off":
         return Outcome()
+    if crew.mute:
+        return Outcome(verdict=_mute(crew, plan, facts))
     parts: list[Verdict] = []
+    reached = _Reach(crew, plan)
+    reached.begin()
     measured = network.Measured()
     if len(crew.hosts) > 1 and options.check != "quick":
         there, skipped = places(facts, context, plan.master_addr)
@@ -56,7 +66,7 @@ def tests(
         parts.append(_shared(crew, job, clock))
     if len(crew.hosts) > 1 and options.check_ssh_mesh:
         parts.append(_ssh(crew, job, clock))
-    parts.append(_reach(crew, plan, clock))  # last: torchrun listens only after it has imported torch
+    parts.append(reached.finish(clock))
     verdict = Verdict(
         findings=tuple(finding for part in parts for finding in part.findings),
         skipped=tuple(skipped for part in parts for skipped in part.skipped),
@@ -100,28 +110,68 @@ def _not_judged(measured: network.Measured) -> Iterator[Skipped]:
         yield Skipped(code="path-mtu", host=None, reason=f"UDP does not come through between {deaf}")
 
 
-def _reach(crew: Crew, plan: Plan, clock: Clock) -> Verdict:
+def _mute(crew: Crew, plan: Plan, facts: Mapping[int, HostFacts]) -> Verdict:
+    """Hosts that are heard no more, looked at from here and from a host that is well; nothing else is tried then."""
+    known = {host: [address for _, address in body["addresses"]] for host, body in crew.hello.items()}
+    well = next((host for host in crew.hosts if host not in crew.mute), None)
+    found = []
+    for host in sorted(crew.mute):
+        address = nearest_address(known[host], plan.master_addr or next(iter(known[host]), "127.0.0.1"))
+        request: Body = {"address": address, "mtu": _MTU}
+        sounded = {"here": (_MTU, netprobe.sound(request))}
+        if well is not None and not 0 < sounded["here"][1] < _MTU:
+            body: Body = {"t": "test", "test": "sounding", "request": request, "deadline": 6.0, "answer": "sounding"}
+            answer = crew.ask({well: body}, "sounding", 8.0)[well][0]
+            sounded[crew.names[well]] = (_MTU, answer["result"] or 0)
+        found.append(connections.fallen_silent(crew.names[host], MUTE_AFTER, sounded))
+    reason = f"{', '.join(crew.names[host] for host in sorted(crew.mute))} fell silent"
+    return Verdict(findings=tuple(found), skipped=(Skipped(code="connections", host=None, reason=reason),))
+
+
+class _Reach:
     """Every other host connects to the rendezvous port, once somebody listens there.
 
     A refusal counts only after the first host's own kernel shows the listener; silence at any time.
     """
+
     name = "rendezvous-reached"
-    others = [host for host in crew.hosts if host]
-    if not others or plan.master_addr is None or plan.master_port is None:
-        return Verdict()
-    first = plan.hosts[0].host.name
-    listening = crew.heard([0], "listening", max(0.0, min(LISTEN_SECONDS, clock.left)))
-    if not listening and clock.left <= 0:
-        return Verdict(skipped=(Skipped(code=name, host=None, reason=clock.reason),))
-    address, port = plan.master_addr, plan.master_port
-    body: Body = {"t": "reach", "targets": [[address, port]], "timeout": REACH_SECONDS}
-    answers = crew.ask(dict.fromkeys(others, body), "reach", REACH_SECONDS + 5.0)
-    results = {
-        crew.names[host]: answer["trouble"] or answer["result"][f"{address} {port}"]
-        for host, (answer, _) in answers.items()
-    }
-    found = rendezvous(results, server=first, address=address, port=port, listening=bool(listening))
-    return Verdict(findings=tuple(found), judged=(name,))
+
+    def __init__(self, crew: Crew, plan: Plan) -> None:
+        self._crew, self._plan = crew, plan
+        self._others = [host for host in crew.hosts if host] if plan.master_addr and plan.master_port else []
+        self._listening = False
+        self._asked = False
+
+    def begin(self) -> None:
+        """Asks at once where somebody listens already, beside the other tests; else it is the last one: torchrun
+        listens only after it has imported torch."""
+        if self._others and self._crew.heard([0], "listening", _MOMENT):
+            self._listening = True
+            self._ask()
+
+    def finish(self, clock: Clock) -> Verdict:
+        if not self._others:
+            return Verdict()
+        if not self._asked:
+            self._listening = bool(self._crew.heard([0], "listening", min(LISTEN_SECONDS, max(0.0, clock.left))))
+            if not self._listening and clock.left <= 0:
+                return Verdict(skipped=(Skipped(code=self.name, host=None, reason=clock.reason),))
+            self._ask()
+        key = f"{self._plan.master_addr} {self._plan.master_port}"
+        answers = self._crew.collect(self._others, "reach", REACH_SECONDS + 5.0)
+        found = rendezvous(
+            {self._crew.names[host]: body["trouble"] or body["result"][key] for host, (body, _) in answers.items()},
+            server=self._plan.hosts[0].host.name,
+            address=self._plan.master_addr or "",
+            port=self._plan.master_port or 0,
+            listening=self._listening,
+        )
+        return Verdict(findings=tuple(found), judged=(self.name,))
+
+    def _ask(self) -> None:
+        self._asked = True
+        targets = [[self._plan.master_addr, self._plan.master_port]]
+        self._crew.send({"t": "reach", "targets": targets, "timeout": REACH_SECONDS}, to=self._others)
 
 
 def _shared(crew: Crew, job: Job, clock: Clock) -> Verdict:

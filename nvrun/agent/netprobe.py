@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import selectors
 import socket
 import struct
@@ -249,6 +250,30 @@ def _incomplete_neighbours() -> "set[str]":
     except OSError:
         return set()
     return {row[0] for row in rows if len(row) > 2 and row[2] == "0x0"}
+
+
+def sound(request: Dict[str, Any]) -> int:
+    """The largest IP packet, up to `mtu`, that a host is seen to take without any help of its own: its kernel refuses
+    a datagram to a port where nobody listens (ICMP port unreachable). 0 where it never does.
+    """
+    address = request["address"]
+    family = family_of(address)
+    for size in [request["mtu"], *(size for size in _LADDER if size < request["mtu"])]:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_PROBE)
+            else:
+                sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, PMTUDISC_PROBE)
+            sock.settimeout(0.25)
+            try:
+                sock.connect((address, 33434 + random.randrange(1000)))
+                sock.send(bytes(size - _HEADERS[family]))
+                sock.recv(1)
+            except ConnectionRefusedError:
+                return int(size)
+            except OSError:  # too large for the own interface, or silence
+                continue
+    return 0
 
 
 # -- one pair at a time ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ Request = Dict[str, Any]
 
 WORK: Dict[str, Callable[[Request], object]] = {
     "connections": netprobe.probe,
+    "sounding": netprobe.sound,
     "latency": partial(netprobe.or_why_not, netprobe.latency),
     "bandwidth": partial(netprobe.or_why_not, netprobe.bandwidth),
     "token": shared.look,

@@ -15,6 +15,8 @@ BARE_METAL_US = 50.0
 """Median round trip, in microseconds, above which operators of bare-metal clusters look for a fault."""
 _EXCESS_US = 20.0
 """What a median must lie above the others' to be named: less is a longer cable or one switch more."""
+_OWN = "EMSGSIZE"
+"""The sender's own kernel refuses the size (ip(7))."""
 _SINGLE_STREAM_GBPS = 10.0
 """What one TCP connection surely fills; of a faster interface no more than this is asked."""
 
@@ -67,6 +69,16 @@ BANDWIDTH = declare(
     remedy="ethtool IFACE (speed, errors), ethtool -S IFACE on both hosts; another route than the peers': ip route get",
     source="below half of the median of all pairs, or of the interface's rate up to 10 Gb/s",
     depends="with --check deep; not judged on hosts whose CPUs are all busy",
+)
+
+SILENT = declare(
+    "host-falls-silent",
+    FATAL,
+    "a host was reached, and then nothing more was heard of it",
+    read="heartbeats of its agent, and datagrams of several sizes that another host sends it",
+    why="large packets that vanish on the way stop every connection; a host that hangs stops the job",
+    remedy="look at its console (memory, disks); the MTU on the way to it: tracepath HOST",
+    source="RFC 2923, 2.1; tracepath(8)",
 )
 
 
@@ -135,9 +147,22 @@ def stalls(tried: Mapping[Edge, Tried]) -> Iterator[Finding]:
         )
 
 
+def fallen_silent(host: str, seconds: float, sounded: Mapping[str, tuple[int, int]]) -> Finding:
+    """`sounded`: who sent datagrams to it -> the largest packet size tried, and the largest that the host was seen to
+    take (0: none)."""
+    holes = {who: arrived for who, (tried, arrived) in sounded.items() if 0 < arrived < tried}
+    if holes:
+        who, arrived = next(iter(holes.items()))
+        cause = f"packets over {arrived} bytes vanish on the way to it (seen from {who})"
+        return STALLS.found(f"it spoke, then nothing for {seconds:g} s: {cause}", host=host, subject="path")
+    answers = any(arrived for _, arrived in sounded.values())
+    cause = "its kernel answers, its processes do not" if answers else "it hangs, or its network does"
+    return SILENT.found(f"it spoke, then nothing for {seconds:g} s: {cause}", host=host)
+
+
 def path_mtu(tried: Mapping[Edge, Tried]) -> Iterator[Finding]:
     """Paths on which packets of the interfaces' own size are lost."""
-    edges = {edge: _lost(seen) for edge, seen in tried.items() if seen.mtu and (seen.mtu[1] or seen.mtu[2])}
+    edges = {edge: _lost(seen) for edge, seen in tried.items() if seen.mtu and (seen.mtu[1] or seen.mtu[2] == _OWN)}
     for found in blame(edges):
         stalled = [edge for edge in found.edges if (push := tried[edge].push) and push[0]]
         if len(stalled) == len(found.edges):
@@ -158,14 +183,14 @@ def _lost(seen: Tried) -> str:
     wanted, arrived, error = seen.mtu
     if arrived >= wanted:
         return ""
-    if error == "EMSGSIZE":
+    if error == _OWN:
         return f"packets over {arrived} bytes are refused by the sender's own kernel"
     return f"packets over {arrived} bytes vanish on the way"
 
 
 def without_udp(tried: Mapping[Edge, Tried]) -> list[Edge]:
     """Pairs whose path MTU cannot be told: no datagram comes through, while TCP may."""
-    return [edge for edge, seen in tried.items() if seen.mtu and not seen.mtu[1] and not seen.mtu[2]]
+    return [edge for edge, seen in tried.items() if seen.mtu and not seen.mtu[1] and seen.mtu[2] != _OWN]
 
 
 def _between(found: Blame, what: str) -> str:

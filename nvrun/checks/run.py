@@ -12,7 +12,7 @@ from nvrun.checks.check import CHECKS, Check, arguments
 from nvrun.checks.code import ERROR, declare
 from nvrun.checks.compare import groups_of
 from nvrun.checks.job import Job, complete
-from nvrun.facts import HostFacts
+from nvrun.facts import SECTIONS, HostFacts
 from nvrun.model import Finding, Skipped, Verdict
 
 CRASHED = declare(
@@ -97,4 +97,6 @@ def _judge(check: Check, asked: Mapping[str, Any], host: str | None) -> Iterator
 
 
 def _reason(facts: HostFacts, section: str) -> str:
+    if len(facts.missing) == len(SECTIONS) and len(set(facts.missing.values())) == 1:
+        return facts.missing[section]  # the host, not the section, is why
     return f"{section}: {facts.missing.get(section, 'not read')}"

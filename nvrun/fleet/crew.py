@@ -24,6 +24,8 @@ from nvrun.model import EndedBy, Finding, Frozen, Severity
 
 HELLO_SECONDS = 20.0
 FACTS_SECONDS = 40.0
+MUTE_AFTER = 5.0
+"""Seconds without a heartbeat (one every 2 s) after which a host that is only looked at is waited for no longer."""
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which the user is told whom nvrun no longer hears."""
 _STOPPED_SECONDS = 5.0
@@ -67,6 +69,8 @@ class Crew:
         self.findings: list[Finding] = []
         """Hosts that cannot be reached, and why."""
         self.gone: set[int] = set()
+        self.mute: set[int] = set()
+        """Hosts that spoke at first and are heard no more, though their connections stand."""
         self.ending: Ending | None = None
         self.listener: Listener | None = None
         self.say = say
@@ -113,11 +117,21 @@ class Crew:
         return began + trouble.limit(stage, self._job.options.connect_timeout)
 
     def facts(self, requests: Mapping[int, Body], seconds: float = FACTS_SECONDS) -> dict[int, HostFacts]:
-        """What every host is like. A host whose answer is no facts has all sections missing, with the reason."""
+        """What every host is like. A host whose answer is no facts, or does not come, has all sections missing, with
+        the reason; one of which nothing at all is heard any more is not waited for, and is in `mute` then."""
         seconds = min(seconds, FACTS_SECONDS)
         bodies = {host: {"t": "facts", "request": request, "deadline": seconds} for host, request in requests.items()}
-        answers = self.ask(bodies, "facts", seconds + 5.0)
-        return {host: self._facts(host, body) for host, (body, _) in answers.items()}
+        for host, body in bodies.items():
+            self.send(body, to=[host])
+        answers: dict[int, Body] = {}
+        deadline = time.monotonic() + seconds + 5.0
+        while waiting := set(bodies) - set(answers) - self.mute:
+            answers |= self.heard(waiting, "facts", 0.2)
+            now = time.monotonic()
+            self.mute |= {host for host in waiting if now - self._session.heard.get(host, now) > MUTE_AFTER}
+            self.mute |= waiting - set(answers) if now > deadline else set()
+        silent = {"result": None, "trouble": f"nothing is heard from it for {MUTE_AFTER:g} s"}
+        return {host: self._facts(host, answers.get(host, silent)) for host in bodies}
 
     def ask_all(self, body: Body, answer: str, timeout: float) -> dict[int, tuple[Body, float]]:
         return self.ask(dict.fromkeys(self.hosts, body), answer, timeout)
@@ -153,7 +167,7 @@ class Crew:
             self.pump(deadline)
             if self.ending:
                 raise Ended
-        return {host: self._answers.pop((host, answer))[0] for host in hosts if (host, answer) in self._answers}
+        return {host: body for host in hosts if (body := self.take(host, answer)) is not None}
 
     def take(self, host: int, answer: str) -> Body | None:
         """An answer that is there already."""
@@ -174,7 +188,7 @@ class Crew:
         """The agents end; a link that does not is dropped."""
         self._session.end_input()
         deadline = time.monotonic() + 2.0
-        while len(self.gone) < len(self.names) and time.monotonic() < deadline:
+        while len(self.gone | self.mute) < len(self.names) and time.monotonic() < deadline:
             self.pump(deadline)
         self._session.close()
 

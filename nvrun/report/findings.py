@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from nvrun.checks.compare import listed
 from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding, Severity, Skipped, Verdict, worst_first
 
@@ -99,7 +100,7 @@ def _skipped(skipped: Iterable[Skipped]) -> list[Line]:
     return [
         Line(
             "skipped",
-            f"{'skipped':<7} {_where(tuple(hosts)) or 'all hosts'}: {', '.join(checks)}: " + printable(reason),
+            f"{'skipped':<7} {_where(tuple(hosts)) or 'all hosts'}: {listed(checks)}: " + printable(reason),
         )
         for reason, (hosts, checks) in reasons.items()
     ]

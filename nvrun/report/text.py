@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nvrun.environment import Resolved, rows
 from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
+from nvrun.mask import masked
 from nvrun.model import Finding, RunResult, worst_first
 from nvrun.plan import HostPlan, Plan
 from nvrun.topology.cpus import format_cpulist
@@ -72,15 +72,6 @@ def environment_lines(environments: Mapping[str, Sequence[Resolved]]) -> Iterato
         yield f"{row.name}={masked(row.name, row.value)}{where}  ({row.source}{': ' + row.why if row.why else ''})"
         for other in row.overrode:
             yield f"    instead of {other}"
-
-
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL|PRIVATE", re.IGNORECASE)
-_SECRET_SHAPE = re.compile(r"(hf_|sk-|ghp_|gho_|AKIA|xox[bp]-|eyJ)[A-Za-z0-9_.-]{8,}|://[^/@:]+:[^/@]+@")
-
-
-def masked(name: str, value: str) -> str:
-    """`***` for what looks like a secret, by its name or by its shape."""
-    return "***" if _SECRET.search(name) or _SECRET_SHAPE.search(value) else value
 
 
 def result_lines(result: RunResult, folder: str) -> Iterator[str]:

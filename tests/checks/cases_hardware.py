@@ -164,7 +164,7 @@ CASES = [
     Case("neighbour-table-small", WARNING, "cpu_host", one(sysctl(net__ipv4__neigh__default__gc_thresh3="4"))),
     Case("somaxconn-small", WARNING, "h100x8", every(section("network", somaxconn=8)), host="n01"),
     Case("somaxconn-small", ERROR, "h100x8", every(section("network", somaxconn=5)), host="n01"),
-    Case("packets-dropped", WARNING, "h100x8", one(section("network", softnet_dropped=5000)), job=TCP),
+    Case("packets-dropped", WARNING, "h100x8", one(section("network", softnet_dropped=500_000)), job=TCP),
     Case("receive-on-one-cpu", INFO, "h100x8", one(interface(MAIN, rx_queues=1, rps_cpus="00")), job=TCP),
     Case("socket-buffers-small", WARNING, "h100x8", {
         **every(interface(MAIN, speed_mbit=100_000)),
