@@ -16,6 +16,7 @@ from nvrun.config import Invocation
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
 from nvrun.options import seconds
+from nvrun.placement import Placed
 from nvrun.report.document import document
 from nvrun.rundir import to_json
 from nvrun.tune.fingerprint import description, preset_name
@@ -36,7 +37,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     profile = profile_of(invocation.flags)
     budget = _budget(invocation.flags.get("--budget", "600"))
     placed, facts = decided(invocation, environ)
-    space = space_for(facts, user=users_variables(placed))
+    space = space_for(facts, user=users_variables(placed) | _of_presets(placed))
     _say(f"{space.grid} settings of {', '.join(each.name for each in space.dimensions) or 'nothing'}; {profile.source}")
     measure = Trials(job.read(invocation, environ), space, profile, environ, _say)
     allowed = min(max(space.grid // 4, FEWEST), int(budget / measure.wall))
@@ -75,6 +76,12 @@ def profile_of(flags: Mapping[str, str]) -> Profile:
         raise UsageError(f"--trace {value}: {error.strerror}") from None
 
 
+def _of_presets(placed: Placed) -> frozenset[str]:
+    """Names that presets set: who names one has chosen, and the default that is to be beaten has them too."""
+    resolved = [each.variable for host in placed.environments.values() for each in host]
+    return frozenset(variable.name for variable in resolved if variable.source.startswith("preset "))
+
+
 def _budget(text: str) -> float:
     try:
         return seconds(text)
@@ -95,7 +102,7 @@ def _write(folder: Path, facts: Sequence[HostFacts], evidence: Evidence) -> str:
 
 def _lines(space: Space, outcome: Outcome, path: str | None) -> Iterator[str]:
     for name, variable in space.pinned.items():
-        yield f"{name} was not searched: {variable} is set by the user"
+        yield f"{name} was not searched: {variable} is set"
     for config, why in outcome.failed:
         yield f"failed: {_shown(space, config)}: {why}"
     best = sorted(outcome.ratios, key=lambda item: item[1])[:5]
