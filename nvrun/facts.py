@@ -406,7 +406,9 @@ class HostFacts(_Fact, frozen=True, kw_only=True):
     listeners: tuple[Listener, ...] | None = None
     xids: tuple[Xid, ...] | None = None
     env: Mapping[str, str] | None = None
-    """NCCL_*, TORCH_*, CUDA_* and the like as the chain has them there."""
+    """NCCL_*, TORCH_*, CUDA_* and the like as the job will have them there."""
+    own_env: Mapping[str, str] | None = None
+    """The same as the host itself has them, before the launcher adds its own."""
     conf_files: Mapping[str, str] | None = None
     """/etc/nccl.conf, ~/.nccl.conf and NCCL_CONF_FILE: path -> text (up to 64 KiB); absent files are absent."""
     clock_offset_s: float | None = None

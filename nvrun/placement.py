@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
 
-from nvrun import environment, presets
+from nvrun import environment, presets, travel
 from nvrun.bindfile import Row
 from nvrun.binding import Mode, bind
 from nvrun.environment import Chosen, Resolved
 from nvrun.facts import HostFacts
 from nvrun.hooks import Contribution, Hook, contributions
 from nvrun.job import Job
-from nvrun.model import EnvVar, Finding, Frozen
+from nvrun.mask import masked
+from nvrun.model import EnvVar, Finding, Frozen, Severity
 from nvrun.numactl import prefix
 from nvrun.plan import HostPlan, Plan, RankPlan, as_mapping
 from nvrun.preset_file import Preset
@@ -87,7 +88,7 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
             ],
             conf_files=known.conf_files,
             config=wishes.defaults,
-            host=known.env,
+            host=known.env if known.own_env is None else known.own_env,
             forwarded=[variable for variable in host.env if variable.source == "forwarded"],
             flags=wishes.env,
         )
@@ -96,6 +97,7 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
         given = tuple(each.variable for each in resolved if each.set_by_nvrun and environment.is_nvruns(each.variable))
         ranks, said = _bound(host, known, wishes, given)
         findings += said
+        findings += _forwarded_over(host, known)
         hosts.append(
             msgspec.structs.replace(
                 host,
@@ -109,6 +111,24 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
         findings=tuple(findings),
         notices=tuple(notices),
     )
+
+
+def _forwarded_over(host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
+    """Variables that the host has with another value than the one that travelled there."""
+    for variable in host.env:
+        own = (facts.own_env or {}).get(variable.name)
+        if variable.source == "forwarded" and own is not None and own != variable.value:
+            yield Finding(
+                code="env-forwarded-over",
+                severity=Severity.INFO if variable.name in travel.NAMES else Severity.WARNING,
+                host=host.host.name,
+                subject=variable.name,
+                message=f"{variable.name} is {masked(variable.name, own)} there; the job gets this machine's value,"
+                f" {masked(variable.name, variable.value)}",
+                observed=masked(variable.name, own),
+                expected=masked(variable.name, variable.value),
+                remedy=f"--env {variable.name}=VALUE decides it for all hosts",
+            )
 
 
 def _bound(

@@ -66,6 +66,7 @@ def _collectors(tree: Tree, request: dict[str, Any]) -> dict[str, Callable[[], A
         "listeners": lambda: processes.listeners(tree, request.get("ports") or []),
         "xids": lambda: xid.xids(tree),
         "env": lambda: names.environment(env),
+        "own_env": lambda: names.environment(dict(os.environ)),
         "conf_files": lambda: names.conf_files(tree, env),
     }
 
