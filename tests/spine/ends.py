@@ -21,7 +21,7 @@ from tests.spine.jobs import Job, Watched, Way, job, result, signal_group
 
 
 class End(NamedTuple):
-    """One way to end a run of 2 x 2 quiet ranks; rank 0 or another as told leaves a daemon behind."""
+    """One way to end a run of 2 x 2 quiet ranks, each with a daemon left behind unless `actions` says otherwise."""
 
     what: str
     happens: Callable[[Job], Any]
@@ -171,7 +171,11 @@ def row(end: End, outcome: Outcome) -> str:
         gone = outcome.watched.gone[host]
         ranks = max(seconds for name, seconds in gone.items() if name in ("rank", "daemon"))
         cells += [f"{ranks:.1f}", f"{max(gone.values()):.1f}"]
-    return "| " + " | ".join([*cells, f"{outcome.watched.nvrun:.1f}", str(outcome.code)]) + " |"
+    return (
+        "| "
+        + " | ".join([*cells, f"{outcome.watched.nvrun:.1f}", "" if end.code is None else str(outcome.code)])
+        + " |"
+    )
 
 
 def main() -> int:

@@ -50,7 +50,10 @@ def kind(process: Process, agents: Mapping[int, Process]) -> str:
     if "left-behind" in process.argv:
         return "daemon"
     if process.pid in agents:
-        return "supervisor" if process.parent in agents else "keeper"
+        parent = agents.get(process.parent)
+        if parent is None:
+            return "keeper"
+        return "task" if parent.parent in agents else "supervisor"
     if "torch.distributed.run" in text:
         return "torchrun"
     if process.argv[1:3] == ("-m", "nvrun"):
