@@ -27,7 +27,7 @@ VALID = {
     "in": "unshare -m", "chdir": "/w", "check": "quick", "waive": "port-filtered", "force": "true", "env": "A=b=c",
     "env-file": "/e", "preset": "auto", "bind": "node", "hook": "none", "console": "0,2-3", "run-dir": "r",
     "grace": "8", "lost-after": "never", "port-range": "1000-1001", "dry-run": "true", "json": "true",
-    "from": "/f", "show-env": "true",
+    "from": "/f", "show-env": "true", "requeue-on-bad-node": "2",
 }  # fmt: skip
 """A value for every setting, none of them its default."""
 
