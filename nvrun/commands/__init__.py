@@ -79,10 +79,10 @@ COMMANDS: dict[str, Command] = {
     "diagnose": Command("the cause in any logs of a failed job", "[PATH|RUN ...]"),
     "nccl": Command("what NCCL chose in a run, and what that costs", "[PATH|RUN ...]"),
     "bench": Command(
-        "collectives timed on a job's hosts, checked, and held against what the links could carry",
+        "collectives timed and checked, against the links' limit",
         flags=(
             Flag("--sizes", "LIST|A:B", "message sizes: 8:8G (default), 8:8G:2 (a factor), 1M,25M"),
-            Flag("--collectives", "LIST", "all-reduce,all-gather,reduce-scatter,broadcast,all-to-all,send-recv (all)"),
+            Flag("--collectives", "LIST", "as all-reduce,all-to-all; without it all six are timed"),
             Flag("--overlap", "", "then again beside a matrix product: what each costs the other"),
             Flag("--compare", "", "two environments in turn, last on the line: default, PRESET or 'NAME=VALUE ...'"),
             Flag("--pairs", "N", "with --compare: how often each runs (10)"),
@@ -90,7 +90,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "tune": Command(
-        "search NCCL settings for a job's message sizes; what wins beyond the noise becomes a preset",
+        "search NCCL settings for a job's message sizes",
         flags=(
             Flag("--model-size", "N", "DDP's messages for so many parameters: 350M, 7B"),
             Flag("--messages", "LIST", "messages of a step: all-reduce:25MiB*40,all-gather:4MiB*10"),
