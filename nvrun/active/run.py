@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from nvrun import checks
-from nvrun.active import folders, network
+from nvrun.active import folders, network, smoke
 from nvrun.active.clock import Clock
 from nvrun.active.places import Place, places
 from nvrun.agent import netprobe
-from nvrun.checks import connections, shared
+from nvrun.checks import collectives, connections, shared
 from nvrun.checks.rendezvous import rendezvous
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import MUTE_AFTER, Crew
 from nvrun.fleet.session import Body
 from nvrun.job import Job
-from nvrun.model import Finding, Frozen, Skipped, Verdict
+from nvrun.model import Finding, Frozen, Severity, Skipped, Verdict
 from nvrun.plan import Plan
 from nvrun.prepare import nearest_address
 
@@ -36,6 +36,7 @@ class Outcome(Frozen, frozen=True, kw_only=True):
 
     verdict: Verdict = Verdict()
     network: network.Measured = network.Measured()
+    collectives: smoke.Rounds = smoke.Rounds()
 
 
 def clock_of(job: Job) -> Clock:
@@ -56,6 +57,7 @@ def tests(
     reached = _Reach(crew, plan)
     reached.begin()
     measured = network.Measured()
+    there: Mapping[int, Place] = {}
     if len(crew.hosts) > 1 and options.check != "quick":
         there, skipped = places(facts, context, plan.master_addr)
         parts.append(Verdict(skipped=skipped))
@@ -67,12 +69,32 @@ def tests(
     if len(crew.hosts) > 1 and options.check_ssh_mesh:
         parts.append(_ssh(crew, job, clock))
     parts.append(reached.finish(clock))
+    rounds = smoke.Rounds()
+    if options.check == "deep" and not any(
+        finding.severity >= Severity.FATAL for part in parts for finding in part.findings
+    ):
+        used = {host.node: len(context.gpus.get(host.host.name, ())) for host in plan.hosts}
+        rounds = smoke.smoke(crew, plan, there, used, clock)
+        parts.append(of_smoke(rounds, facts))
+    elif options.check == "deep":
+        parts.append(Verdict(skipped=(Skipped(code="collectives", host=None, reason="hosts do not reach each other"),)))
     verdict = Verdict(
         findings=tuple(finding for part in parts for finding in part.findings),
         skipped=tuple(skipped for part in parts for skipped in part.skipped),
         judged=tuple(name for part in parts for name in part.judged),
     )
-    return Outcome(verdict=verdict, network=measured)
+    return Outcome(verdict=verdict, network=measured, collectives=rounds)
+
+
+def of_smoke(rounds: smoke.Rounds, facts: Mapping[int, HostFacts]) -> Verdict:
+    """The verdict on the collective test. Pure."""
+    gpus = {known.host: known.gpus or () for known in facts.values()}
+    skipped = [Skipped(code="collectives", host=None, reason=rounds.untried)] if rounds.untried else []
+    return Verdict(
+        findings=tuple(collectives.judge(rounds.first, rounds.second, gpus)),
+        skipped=tuple(skipped),
+        judged=("collectives",) if rounds.first else (),
+    )
 
 
 def of_network(measured: network.Measured, places: Mapping[int, Place], *, bare_metal: bool) -> Verdict:
