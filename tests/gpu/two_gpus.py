@@ -1,6 +1,6 @@
 """A study on a machine with two GPUs, by hand: NCCL under nvrun on one host, and on the same two GPUs as two hosts.
 
-    python tests/gpu/two_gpus.py OUT [part ...]        parts: spine hosts preflight layers sockets
+    python tests/gpu/two_gpus.py OUT [part ...]        parts: spine hosts preflight layers sockets odd deep
 
 The two hosts are network namespaces made by pyroute2, one GPU each, told apart by NCCL_HOSTID, reached by `--rsh`.
 Writes OUT/two_gpus.json and what every run printed. NVLink multicast stays as the user has set it: the study refuses to
@@ -194,6 +194,41 @@ def layers(where: list[str], sizes: str, presets: list[str], title: str) -> None
     report[title] = found
 
 
+def odd() -> None:
+    """A rank that leaves a collective out, and one that hangs before it: who is named, and in how many seconds."""
+    script = WORK / "odd.py"
+    script.write_text(
+        "import datetime, os, sys, time, torch, torch.distributed as dist\n"
+        "local = int(os.environ['LOCAL_RANK'])\n"
+        "torch.cuda.set_device(local)\n"
+        "dist.init_process_group('nccl', timeout=datetime.timedelta(seconds=20), device_id=torch.device('cuda', local))\n"
+        "x = torch.ones(1 << 20, device='cuda')\n"
+        "for _ in range(5): dist.all_reduce(x)\n"
+        "torch.cuda.synchronize()\n"
+        "if sys.argv[1] == 'mismatch' and local == 1: dist.broadcast(x, 0)\n"
+        "elif sys.argv[1] == 'hang' and local == 1: time.sleep(200)\n"
+        "else: dist.all_reduce(x)\n"
+        "torch.cuda.synchronize()\n"
+        "dist.barrier()\n"
+    )
+    report["odd"] = {}
+    for kind in ("mismatch", "hang"):
+        begun = time.monotonic()
+        done = nvrun(f"odd {kind}", "--nproc-per-node", "2", str(script), kind, timeout=120)
+        seconds = round(time.monotonic() - begun, 1)
+        told = nvrun(f"diagnose {kind}", "diagnose")
+        report["odd"][kind] = {"exit": done.returncode, "seconds": seconds, "diagnosis": told.stdout.splitlines()[:12]}
+
+
+def deep() -> None:
+    """The deep check and its time, and the same with P2P switched off."""
+    report["deep"] = {}
+    for name, more in (("healthy", {}), ("p2p off", {"NCCL_P2P_DISABLE": "1"})):
+        done = nvrun(f"check deep, {name}", "check", "--check", "deep", "--nproc-per-node", "2", timeout=120, **more)
+        seconds = report["runs"][f"check deep, {name}"]["seconds"]
+        report["deep"][name] = {"exit": done.returncode, "seconds": seconds, "says": done.stdout.splitlines()[:6]}
+
+
 def main() -> None:
     if any(os.environ.get(name) != value for name, value in KEPT.items()):
         sys.exit(f"this study runs only with {KEPT} in the environment")
@@ -212,6 +247,10 @@ def main() -> None:
             elif part == "layers":
                 names = ["automatic", "hopper", "nvlink", "throughput", "model-small", "model-large", "ab-no-p2p"]
                 layers(["--nproc-per-node", "2"], "1M,16M,256M,1G", names, "layers")
+            elif part == "odd":
+                odd()
+            elif part == "deep":
+                deep()
             elif part == "sockets":
                 layers(two, "1M,16M,256M", ["automatic", "ethernet", "model-large"], "sockets")
         except Exception as error:  # noqa: BLE001 - one part's failure must not cost the others their time
