@@ -13,8 +13,6 @@ from typing import Callable, Dict, List, Mapping
 
 from .loop import Loop
 
-WATCHED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-
 END = signal.SIGURG
 """What ends torchrun under Slurm. torchrun hands on to its ranks whatever ended it, and this is ignored by default.
 The ranks have had their TERM from Slurm."""
