@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.lab.lab import USER, Lab
+from tests.lab.lab import USER, Lab, wait_for
 from tests.spine.jobs import NVRUN, RANK, job, result
 
 pytestmark = pytest.mark.lab
@@ -54,7 +55,7 @@ def test_no_shared_file_system(make_lab: Callable[..., Lab]) -> None:
         assert (logs / f"rank{rank}.err").read_bytes() == bytes(range(256))
     assert "not_fetched" not in json.loads((run / "result.json").read_text())
     for host in lab.hosts:
-        assert lab.exec(host, ["find", "/tmp", "-mindepth", "1"]).stdout == ""
+        wait_for(partial(is_empty, lab, host), f"an empty /tmp on {host}")
 
     lab.exec("b", ["sh", "-c", "mkdir /tmp/elsewhere && ln -s elsewhere /tmp/nvrun-0"], check=True)
     done = lab.run(argv, timeout=60)
@@ -65,7 +66,12 @@ def test_no_shared_file_system(make_lab: Callable[..., Lab]) -> None:
     told = json.loads((run / "result.json").read_text())
     assert told["ended_by"] == "preflight"
     assert [finding["code"] for finding in told["findings"]] == ["host-no-folder"]
-    assert lab.exec("a", ["find", "/tmp", "-mindepth", "1"]).stdout == ""
+    wait_for(lambda: is_empty(lab, "a"), "an empty /tmp on a")
+
+
+def is_empty(lab: Lab, host: str) -> bool:
+    """Nothing is in the host's /tmp; nvrun waits two seconds for that and no longer."""
+    return lab.exec(host, ["find", "/tmp", "-mindepth", "1"]).stdout == ""
 
 
 def test_working_directory_that_cannot_be_written(lab: Lab) -> None:
