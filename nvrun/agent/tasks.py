@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -43,7 +44,9 @@ class Tasks:
             self._loop.unwatch(read_end)
             os.close(read_end)
             procs.kill([pid], signal.SIGKILL)  # one that cannot be killed is left: nobody waits for it
-            procs.reap(self._running)
+            # This child alone: another's exit status, torchrun's too, is not to be taken from whoever waits for it.
+            with contextlib.suppress(ChildProcessError):  # the agent has reaped it already
+                os.waitpid(pid, os.WNOHANG)
             if trouble:
                 reply(None, trouble)
                 return
@@ -66,16 +69,18 @@ class Tasks:
         self._loop.later(deadline, lambda: finish("no answer in %g s" % deadline))
 
     def _child(self, work: Callable[[], object], write_end: int) -> None:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        procs.set_pdeathsig(signal.SIGKILL)
-        for fd in self._keep_closed:
-            os.close(fd)
+        """Never returns, whatever happens: this is a copy of the agent."""
         try:
-            answer: Dict[str, object] = {"result": work()}
-        except BaseException:  # noqa: BLE001 - the child's outermost border: the reason goes to the launcher
-            answer = {"trouble": traceback.format_exc(limit=-3)}
-        data = json.dumps(answer).encode()
-        while data:
-            data = data[os.write(write_end, data) :]
-        os._exit(0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            procs.set_pdeathsig(signal.SIGKILL)
+            for fd in self._keep_closed:
+                os.close(fd)
+            try:
+                data = json.dumps({"result": work()}).encode()
+            except BaseException:  # noqa: BLE001 - the child's outermost border: the reason goes to the launcher
+                data = json.dumps({"trouble": traceback.format_exc(limit=-3)}).encode()
+            while data:
+                data = data[os.write(write_end, data) :]
+        finally:
+            os._exit(0)

@@ -1,0 +1,77 @@
+"""Work in children: its result or why there is none, and nobody else's child is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nvrun.agent import procs
+from nvrun.agent.loop import Loop
+from nvrun.agent.tasks import Tasks
+from tests.lab.lab import wait_for
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    signal.set_wakeup_fd(-1)
+
+
+def answer(loop: Loop, work: Callable[[], object], deadline: float = 5.0) -> tuple[object, str]:
+    """(result, why there is none) of `work` as a task."""
+    found: list[tuple[object, str]] = []
+
+    def reply(result: object, trouble: str) -> None:
+        found.append((result, trouble))
+        loop.stop()
+
+    Tasks(loop, keep_closed=()).start(work, deadline, reply)
+    loop.run()
+    return found[0]
+
+
+def test_a_result_comes_back(loop: Loop) -> None:
+    assert answer(loop, lambda: {"cpus": [0, 1]}) == ({"cpus": [0, 1]}, "")
+
+
+@pytest.mark.parametrize(
+    ("work", "why"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError"),
+        (lambda: {"no": {"JSON"}}, "TypeError"),
+        (lambda: os._exit(3), "ended without an answer"),
+    ],
+    ids=["raises", "no JSON", "dies"],
+)
+def test_why_there_is_no_result(loop: Loop, work: Callable[[], object], why: str) -> None:
+    """A result that is no JSON must not send the child, a copy of the agent, back into the agent's loop."""
+    me = os.getpid()
+    result, trouble = answer(loop, work)
+    assert os.getpid() == me
+    assert result is None
+    assert why in trouble
+
+
+def test_late_work_is_killed(loop: Loop) -> None:
+    begun = time.monotonic()
+    assert answer(loop, lambda: time.sleep(60), deadline=0.2) == (None, "no answer in 0.2 s")
+    assert time.monotonic() - begun < 5.0
+
+
+def test_another_childs_exit_status_is_left_to_whoever_waits_for_it(loop: Loop) -> None:
+    """torchrun that dies while a task ends: its status, reaped by somebody else, would read as success."""
+
+    def ended(pid: int) -> bool:
+        found = procs.stat(pid)
+        return found is not None and found.state == "Z"
+
+    with subprocess.Popen(["sh", "-c", "exit 9"]) as other:
+        wait_for(lambda: ended(other.pid), "the child ended", timeout=5)
+        assert answer(loop, lambda: 1) == (1, "")
+        assert other.wait() == 9
