@@ -81,7 +81,7 @@ def command_of(argv: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     """Runs the user's program; its exit code. Spares stand in for hosts that fail before it has begun."""
-    from nvrun import job, requeue
+    from nvrun import job, requeue, rundir
 
     the_job: Job | None = job.read(invocation, environ)
     bad: dict[str, None] = {}
@@ -89,6 +89,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
         asked = the_job
         result, folder = run_job(asked, environ)
         bad |= dict.fromkeys(result.bad_hosts)
+        rundir.note_hosts(folder, [host.name for host in asked.hosts], list(bad))
         the_job = asked.without(bad)
         if the_job:
             names = ", ".join(host.name for host in the_job.hosts)

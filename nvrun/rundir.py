@@ -12,7 +12,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -20,6 +20,7 @@ import msgspec
 
 from nvrun.agent.folder import TOKEN
 from nvrun.errors import NvrunError
+from nvrun.hosts.nodeset import fold
 from nvrun.model import RunResult
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -93,6 +94,14 @@ class RunFolder:
         link = parent / f".latest.{self.run_id}"
         link.symlink_to(self.run_id)
         link.rename(parent / "latest")
+
+
+def note_hosts(folder: Path, hosts: Sequence[str], bad: Sequence[str]) -> None:
+    """`good_hosts.txt`, a hostfile of those that are well; `bad_hosts.txt`, as --exclude takes it, where any is bad."""
+    good = [host for host in hosts if host not in bad]
+    (folder / "good_hosts.txt").write_text("".join(f"{host}\n" for host in good))
+    if bad:
+        (folder / "bad_hosts.txt").write_text(f"{fold(bad)}\n")
 
 
 def to_json(value: msgspec.Struct) -> bytes:

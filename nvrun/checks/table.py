@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import NamedTuple
 
+from nvrun.checks.active import ACTIVE
 from nvrun.checks.check import CHECKS
 from nvrun.checks.code import CODES, Code
 from nvrun.errors import UsageError
@@ -31,7 +32,24 @@ def codes() -> tuple[Code, ...]:
 
 
 def rows() -> tuple[Row, ...]:
-    """All checks, in the order in which they run."""
+    """All checks of facts in the order in which they run, then the tests between hosts."""
+    return (*_of_facts(), *_between_hosts())
+
+
+def _between_hosts() -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            check=test.name,
+            family="active",
+            what=test.what,
+            codes=", ".join(f"{code.code} ({severity_of(code)})" for code in test.codes),
+            note=test.how if all(code.real for code in test.codes) else f"{test.how}; {RECORDED}",
+        )
+        for test in ACTIVE
+    )
+
+
+def _of_facts() -> tuple[Row, ...]:
     return tuple(
         Row(
             check=check.name,
@@ -58,6 +76,7 @@ def explain(name: str) -> str:
             f"no finding is called {name}", hint=f"did you mean {near}?" if near else "nvrun check --list shows all"
         )
     checks = [check.name for check in CHECKS if code in check.codes]
+    checks += [f"{test.name} ({test.how})" for test in ACTIVE if code in test.codes]
     fields = (
         ("severity", code.severity.label + (f"; {code.depends}" if code.depends else "")),
         ("read", code.read),

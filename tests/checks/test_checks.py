@@ -10,6 +10,7 @@ import pytest
 
 from nvrun import checks
 from nvrun.checks import Job
+from nvrun.checks.active import ACTIVE
 from nvrun.checks.check import CHECKS, Check, check, fleet_check
 from nvrun.checks.code import CODES, declare, unread
 from nvrun.facts import HostFacts
@@ -50,8 +51,8 @@ def test_every_code_has_a_failing_case() -> None:
 
 def test_every_code_belongs_to_a_check_or_is_known_to_be_separate() -> None:
     declared = {code.code for check in CHECKS for code in check.codes}
-    elsewhere = ("a TCP connection", "the monitor's samples")
-    active = {code.code for code in CODES.values() if code.read.startswith(elsewhere)}
+    active = {code.code for test in ACTIVE for code in test.codes}
+    active |= {code.code for code in CODES.values() if code.read.startswith("the monitor's samples")}
     assert declared | active | SEPARATE == set(CODES)
 
 
@@ -68,7 +69,7 @@ def test_code_says_everything(name: str) -> None:
 
 def test_all_checks_are_listed_with_their_codes() -> None:
     rows = checks.rows()
-    assert [row.check for row in rows] == [check.name for check in CHECKS]
+    assert [row.check for row in rows] == [check.name for check in CHECKS] + [test.name for test in ACTIVE]
     assert all(row.what and row.codes for row in rows)
     assert any(row.note for row in rows)
     assert not all(row.note for row in rows)
