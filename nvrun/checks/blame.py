@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
+
+from nvrun.checks.compare import median
 
 Edge = tuple[str, str]
 """From one host to another."""
@@ -62,7 +64,7 @@ def blame(edges: Mapping[Edge, str]) -> list[Blame]:
     for host, of_host in leaving.items():
         partners = {target for _, target in of_host}
         others_do = any(not edges[edge] for target in partners for edge in arriving[target] if edge[0] != host)
-        if all(edge in left for edge in of_host) and (len(of_host) > 1 or others_do):
+        if all(edges[edge] for edge in of_host) and (len(of_host) > 1 or others_do):
             take("out", host, of_host)
     return [*found, *_pairs(left)]
 
@@ -89,6 +91,18 @@ def suspects(edges: Mapping[Edge, str]) -> list[str]:
         chosen.append(host)
         left = [edge for edge in left if host not in edge]
     return chosen
+
+
+def usual(pairs: Mapping[Edge, float], best: Callable[[Iterable[float]], float]) -> tuple[float, float]:
+    """What is usual between hosts, and the median deviation from it: of every host its `best` pair counts, so that one
+    bad host, which spoils two of three pairs, does not make itself the rule."""
+    of_host: dict[str, list[float]] = {}
+    for pair, value in pairs.items():
+        for host in pair:
+            of_host.setdefault(host, []).append(value)
+    values = [best(own) for own in of_host.values()]
+    middle = median(values) if values else 0.0
+    return middle, median([abs(value - middle) for value in values]) if values else 0.0
 
 
 def _usual(answers: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nvrun.checks.blame import blame
+from nvrun.checks.blame import blame, usual
 from nvrun.checks.code import ERROR, FATAL, WARNING, declare
 from nvrun.checks.compare import median
 from nvrun.facts import Gpu
@@ -133,22 +133,22 @@ def _gemm(first: Sequence[Smoke]) -> Iterator[Finding]:
     }
     if len(speeds) < 2:
         return
-    usual = median(list(speeds.values()))
+    middle = median(list(speeds.values()))
     for (host, rank), value in speeds.items():
-        if value < _GEMM_SHARE * usual:
+        if value < _GEMM_SHARE * middle:
             yield GEMM.found(
-                f"{value:.0f} TFLOP/s, {usual:.0f} are usual here", host=host, subject=f"local rank {rank}"
+                f"{value:.0f} TFLOP/s, {middle:.0f} are usual here", host=host, subject=f"local rank {rank}"
             )
 
 
 def _within(smoke: Smoke, host: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     copies = smoke.copies.get(host, {})
-    usual = median(list(copies.values())) if copies else 0.0
+    middle = median(list(copies.values())) if copies else 0.0
     promised = min((rate for gpu in gpus if (rate := nvlink_rate(gpu))), default=0.0) if len(gpus) > 1 else 0.0
-    slow = {pair: rate for pair, rate in copies.items() if rate < _COPY_SHARE * max(promised, usual)}
+    slow = {pair: rate for pair, rate in copies.items() if rate < _COPY_SHARE * max(promised, middle)}
     if slow:
         worst = min(slow, key=lambda pair: slow[pair])
-        expected = f"NVLink carries {promised:.0f}" if promised else f"{usual:.0f} is usual there"
+        expected = f"NVLink carries {promised:.0f}" if promised else f"{middle:.0f} is usual there"
         yield COPY.found(
             f"{len(slow)} of {len(copies)} copies between GPUs are slow, the least {slow[worst]:.0f} GB/s; {expected}",
             host=host,
@@ -179,13 +179,13 @@ def _between(rounds: Sequence[Smoke]) -> Iterator[Finding]:
     rates = {smoke.hosts: smoke.together for smoke in rounds if smoke.together is not None and len(smoke.hosts) == 2}
     if len(rates) < 3 or any(smoke.backend != "nccl" for smoke in rounds if smoke.hosts in rates):
         return  # gloo shares the CPUs with everything else: its rate says little
-    usual = median(list(rates.values()))
-    edges = {way: "slow" if rate < _PAIR_SHARE * usual else "" for pair, rate in rates.items() for way in _ways(pair)}
+    middle, _ = usual({(pair[0], pair[1]): rate for pair, rate in rates.items()}, max)
+    edges = {way: "slow" if rate < _PAIR_SHARE * middle else "" for pair, rate in rates.items() for way in _ways(pair)}
     for found in blame(edges):
         slow = [rate for pair, rate in rates.items() if pair in found.edges]
         who = "with every partner" if found.host else f"of {fold(found.sources)} with {fold(found.targets)}"
         yield SLOW.found(
-            f"all-reduce {who} runs at {min(slow):.1f} GB/s, {usual:.1f} is usual here",
+            f"all-reduce {who} runs at {min(slow):.1f} GB/s, {middle:.1f} is usual here",
             host=found.host,
             subject="all-reduce",
             observed=f"{min(slow):.1f} GB/s",

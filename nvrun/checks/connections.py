@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nvrun.checks import rendezvous
-from nvrun.checks.blame import Blame, Edge, blame
+from nvrun.checks.blame import Blame, Edge, blame, usual
 from nvrun.checks.code import ERROR, FATAL, WARNING, declare
-from nvrun.checks.compare import median
 from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding, Frozen
 
@@ -67,7 +66,7 @@ BANDWIDTH = declare(
     read="bytes that arrive over one connection in half a second",
     why="the slowest link sets the pace of every collective over sockets",
     remedy="ethtool IFACE (speed, errors), ethtool -S IFACE on both hosts; another route than the peers': ip route get",
-    source="below half of the median of all pairs, or of the interface's rate up to 10 Gb/s",
+    source="below half of what is usual between the hosts, or of the interface's rate up to 10 Gb/s",
     depends="with --check deep; not judged on hosts whose CPUs are all busy",
 )
 
@@ -210,14 +209,13 @@ def _way(found: Blame) -> str:
 def latency(measured: Sequence[Latency], busy: Mapping[str, str], *, bare_metal: bool) -> Iterator[Finding]:
     """Outliers always; with `bare_metal` all pairs above the field's limit. `busy`: hosts that are not judged."""
     judged = {each.pair: each.p50 for each in measured if not set(each.pair) & set(busy)}
-    usual = median(list(judged.values())) if judged else 0.0
-    spread = median([abs(value - usual) for value in judged.values()]) if judged else 0.0
-    limit = usual + max(5 * spread, 0.5 * usual, _EXCESS_US)
+    middle, spread = usual(judged, min)
+    limit = middle + max(5 * spread, 0.5 * middle, _EXCESS_US)
     edges = {way: _slow(value, limit) for pair, value in judged.items() for way in (pair, pair[::-1])}
     for found in blame(edges) if len(judged) > 2 else []:
         slow = [value for pair, value in judged.items() if pair in found.edges or pair[::-1] in found.edges]
         yield OUTLIER.found(
-            _between(found, f"{_us(min(slow))} to {_us(max(slow))} round trip, {_us(usual)} between the others"),
+            _between(found, f"{_us(min(slow))} to {_us(max(slow))} round trip, {_us(middle)} between the others"),
             host=found.host,
             subject="latency",
             observed=_us(max(slow)),
@@ -248,16 +246,16 @@ def _us(value: float) -> str:
 def bandwidth(measured: Sequence[Rate], busy: Mapping[str, str], speeds: Mapping[str, float]) -> Iterator[Finding]:
     """Pairs below half of the median, or of what their interfaces promise. `speeds`: host -> Gb/s where known."""
     judged = {each.pair: each.gbps for each in measured if not set(each.pair) & set(busy)}
-    usual = median(list(judged.values())) if len(judged) > 2 else 0.0
+    middle = usual(judged, max)[0] if len(judged) > 2 else 0.0
     edges = {}
     for pair, gbps in judged.items():
         promised = min([*(speeds[host] for host in pair if host in speeds), _SINGLE_STREAM_GBPS])
         known = all(host in speeds for host in pair)
-        slow = gbps < 0.5 * usual or (known and gbps < 0.5 * promised)
+        slow = gbps < 0.5 * middle or (known and gbps < 0.5 * promised)
         edges[pair] = "slow" if slow else ""
     for found in blame(edges):
         rates = [judged[edge] for edge in found.edges]
-        expected = f", {usual:.2g} Gb/s is usual here" if usual else ""
+        expected = f", {middle:.2g} Gb/s is usual here" if middle else ""
         yield BANDWIDTH.found(
             _between(found, f"{min(rates):.2g} Gb/s over one TCP connection{expected}"),
             host=found.host,
