@@ -80,7 +80,6 @@ class Stream:
         os.set_blocking(self.read_end, False)
         with contextlib.suppress(OSError):  # over the user's limit of pipe pages
             fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, _PIPE_BYTES)  # fewer switches on a flood of output
-        self._files = [_append(path)] + ([] if copy is None else [_append(copy)])
         self.path = path
         self._lines = Lines()
         self._show = show
@@ -91,6 +90,7 @@ class Stream:
         self.lost_bytes = 0
         self.trouble = ""
         """Why bytes were lost, by errno's name."""
+        self._files = [self._opened(each) for each in (path, copy) if each is not None]
 
     def pump(self) -> bool:
         """Reads once, if there is anything; False at the end of the stream."""
@@ -123,13 +123,17 @@ class Stream:
             self._show(line, progress)
         os.close(self.read_end)
         for file in self._files:
-            os.close(file)
+            if file is not None:
+                os.close(file)
 
     def tail(self, lines: int = 20, limit: int = 4096) -> List[str]:
-        """The last lines of the file."""
-        with open(self.path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-            found = file.read().split(b"\n")
+        """The last lines of the file; none where it is not there any more."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+                found = file.read().split(b"\n")
+        except OSError:
+            return []
         if not found[-1]:
             found.pop()
         return [_visible(line).decode("utf-8", "replace") for line in found[-lines:]]
@@ -144,10 +148,27 @@ class Stream:
         self.read_bytes += len(data)
         for file in self._files:
             view = memoryview(data)
+            if file is None:
+                self.lost_bytes += len(view)
+                continue
             while view:
                 try:
                     view = view[os.write(file, view) :]
                 except OSError as error:
                     self.lost_bytes += len(view)
-                    self.trouble = errno.errorcode.get(error.errno or 0, str(error))
+                    self.trouble = _name(error)
                     break
+
+    def _opened(self, path: str) -> Optional[int]:
+        """None where it cannot be opened (a full disk, a folder that was removed): it costs the bytes, not the run."""
+        try:
+            return _append(path)
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # somebody put a link in its place: that is no accident
+                raise
+            self.trouble = _name(error)
+            return None
+
+
+def _name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error))

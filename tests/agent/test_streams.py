@@ -138,6 +138,27 @@ def test_what_the_disk_does_not_take_is_counted(stream: Stream) -> None:
     assert (stream.lost_bytes, stream.trouble) == (40_000, "EFBIG")
 
 
+def test_a_file_that_cannot_be_made_costs_its_bytes_only(tmp_path: Path) -> None:
+    """A restarted rank on a full disk, or in a folder that the user has removed."""
+    copy = tmp_path / "stdout.log"
+    stream = Stream(str(tmp_path / "gone" / "rank0.1.out"), lambda line, progress: None, str(copy))
+    os.write(stream.write_end, b"epoch 7\n")
+    stream.drain()
+    assert (stream.lost_bytes, stream.trouble) == (8, "ENOENT")
+    assert copy.read_bytes() == b"epoch 7\n"
+    assert stream.tail() == []
+    stream.close_write_end()
+    stream.close()
+
+
+def test_the_tail_of_a_file_that_is_gone(stream: Stream) -> None:
+    os.write(stream.write_end, b"Traceback\n")
+    stream.drain()
+    Path(stream.path).unlink()
+    assert stream.tail() == []
+    stream.close_write_end()
+
+
 def test_a_link_in_the_files_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "rank0.out").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match=r"rank0\.out"):
