@@ -6,7 +6,7 @@
 set -eu
 CDPATH='' cd -- "$(dirname -- "$0")/.."
 TORCH=${TORCH:-torch}
-PACKAGES="openssh-server iproute2 nftables ethtool numactl slurm-wlm munge hwloc-nox faketime"
+PACKAGES="openssh-server iproute2 nftables ethtool numactl slurm-wlm munge hwloc-nox faketime chromium"
 
 failed=""
 

@@ -98,6 +98,8 @@ COMMANDS: dict[str, Command] = {
             Flag("--budget", "SECONDS", "time for trials, about (600)"),
         ),
     ),
+    "report": Command("a run as one HTML page that opens offline; two runs side by side", "[RUN [RUN]]"),
+    "top": Command("GPUs, NICs and ranks of a run, live", "[RUN]"),
     "runs": Command("runs of this user, the newest first", ""),
     "stop": Command("end a run on all its hosts", "[RUN]", (), ("grace", "json")),
     "clean": Command("remove what ended runs left on hosts", "", (), (*REACH, "dry-run", "json")),

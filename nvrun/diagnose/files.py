@@ -22,7 +22,22 @@ from nvrun.nccl.log_line import read_lines
 DUMP_LIMIT = 256 << 20
 """Bytes of a flight-recorder dump; 2000 entries with their stacks are a few megabytes."""
 _RANK_FILE = re.compile(r"rank(\d+)\.(?:out|err)(?:\.gz)?$")
-_NOT_LOGS = (".json", ".xml", ".py", ".pyc", ".pt", ".tsv", ".csv", ".qdrep", ".nsys-rep", ".sqlite", ".tar", ".zip")
+_NOT_LOGS = (
+    ".json",
+    ".jsonl",
+    ".html",
+    ".xml",
+    ".py",
+    ".pyc",
+    ".pt",
+    ".tsv",
+    ".csv",
+    ".qdrep",
+    ".nsys-rep",
+    ".sqlite",
+    ".tar",
+    ".zip",
+)
 
 
 @dataclass(slots=True)

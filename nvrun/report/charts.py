@@ -6,7 +6,8 @@ Times are seconds since the run began, by the launcher's clock.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Literal
@@ -19,6 +20,10 @@ from nvrun.report.text import ended
 MOST_SERIES = 24
 """More lines than this are shown as their lowest, middle and highest."""
 MOST_POINTS = 400
+FEW_SERIES = 8
+"""More lines than this cannot be told apart by colour: only those that stand out have one."""
+STANDS_OUT = 0.1
+"""Of the middle of all: how far a line's mean must be away to stand out."""
 MOST_RANKS = 64
 """More ranks than this are shown by host."""
 _GB, _GIB = 1e-9, 1 / (1 << 30)
@@ -30,6 +35,8 @@ class Series(Frozen, frozen=True, kw_only=True):
     name: str
     x: tuple[float, ...]
     y: tuple[float | None, ...]
+    loud: bool = True
+    """False for one of many that are alike: drawn in the background."""
 
 
 class Event(Frozen, frozen=True, kw_only=True):
@@ -51,7 +58,7 @@ class Bar(Frozen, frozen=True, kw_only=True):
     text: str
 
 
-class Chart(Frozen, frozen=True, kw_only=True):
+class Chart(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     id: str
     title: str
     unit: str
@@ -111,7 +118,8 @@ def _ranks_over_time(result: RunResult | None) -> Iterator[Chart]:
         hosts = dict.fromkeys(end.host for end in ends)
         bars = tuple(_bar(host, [end for end in ends if end.host == host], result) for host in hosts)
         title = "Hosts, from the first rank's go to the last one's end"
-    yield Chart(id="ranks", title=title, unit="", bars=bars, x="bars")
+    note = "◆ first output" if any(bar.first_output is not None for bar in bars) else ""
+    yield Chart(id="ranks", title=title, unit="", bars=bars, x="bars", note=note)
 
 
 def _rank_name(end: RankEnd) -> str:
@@ -254,13 +262,23 @@ def _chart(id: str, title: str, unit: str, lines: Mapping[str, Points], *, top: 
     if len(known) > MOST_SERIES:
         note = f"lowest, middle and highest of {len(known)}"
         known = envelope(known.values())
-    series = tuple(_series(name, reduced(points)) for name, points in known.items())
+    loud = standing_out(known) if len(known) > FEW_SERIES else known.keys()
+    series = tuple(_series(name, reduced(points), name in loud) for name, points in known.items())
     return Chart(id=id, title=title, unit=unit, series=series, top=top, note=note)
 
 
-def _series(name: str, points: Points) -> Series:
+def standing_out(lines: Mapping[str, Points]) -> Collection[str]:
+    """The lines whose means are far from the others', at most `FEW_SERIES`, the farthest first."""
+    means = {name: fmean(y for _, y in points if y is not None) for name, points in lines.items()}
+    middle = median(means.values())
+    far = {name: abs(mean - middle) for name, mean in means.items() if abs(mean - middle) > STANDS_OUT * abs(middle)}
+    return sorted(far, key=lambda name: -far[name])[:FEW_SERIES]
+
+
+def _series(name: str, points: Points, loud: bool = True) -> Series:
     return Series(
         name=label(name),
+        loud=loud,
         x=tuple(round(at, 2) for at, _ in points),
         y=tuple(None if value is None else float(f"{value:.4g}") for _, value in points),
     )
@@ -280,21 +298,24 @@ def _mean(points: Points) -> tuple[float, float | None]:
 
 
 def envelope(lines: Iterable[Points], most: int = MOST_POINTS) -> dict[str, Points]:
-    """Lowest, middle and highest of many lines whose points lie at different times."""
-    lines = list(lines)
-    points = [(at, value) for line in lines for at, value in line if value is not None]
-    first, last = min(at for at, _ in points), max(at for at, _ in points)
-    # Each line has a point in every bin: else the lowest and the highest would be those of a few lines only.
-    gaps = [later[0] - earlier[0] for line in lines for earlier, later in pairwise(line)]
-    width = max((last - first) / most, 1.01 * median(gaps) if gaps else 0.0) or 1.0
-    bins: dict[int, list[float]] = {}
-    for at, value in points:
-        bins.setdefault(int((at - first) / width), []).append(value)
-    marks: tuple[tuple[str, Callable[[list[float]], float]], ...] = (
-        ("highest", max),
-        ("middle", median),
-        ("lowest", min),
-    )
-    return {
-        name: [(first + (at + 0.5) * width, of(values)) for at, values in sorted(bins.items())] for name, of in marks
-    }
+    """Lowest, middle and highest of many lines whose points lie at different times: each keeps its last value."""
+    known = [[(at, value) for at, value in line if value is not None] for line in lines]
+    known = [line for line in known if line]
+    first, last = min(line[0][0] for line in known), max(line[-1][0] for line in known)
+    gaps = [later[0] - earlier[0] for line in known for earlier, later in pairwise(line)]
+    width = max((last - first) / most, median(gaps) if gaps else 0.0) or 1.0
+    moments = [first + width * (step + 1) for step in range(max(1, round((last - first) / width)))]
+    found: dict[str, list[tuple[float, float | None]]] = {"highest": [], "middle": [], "lowest": []}
+    for moment in moments:
+        values = [value for line in known if (value := _last_before(line, moment, width)) is not None]
+        for name, of in (("highest", max), ("middle", median), ("lowest", min)):
+            found[name].append((moment, float(of(values)) if values else None))
+    return dict(found)
+
+
+def _last_before(line: Sequence[tuple[float, float]], moment: float, width: float) -> float | None:
+    """The line's value at that moment; None before it began and after it ended."""
+    place = bisect_right(line, moment, key=lambda point: point[0])
+    if not place or (place == len(line) and moment - line[-1][0] > 2 * width):
+        return None
+    return line[place - 1][1]

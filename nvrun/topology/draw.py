@@ -15,7 +15,7 @@ def tree(topology: Topology, title: str = "host") -> list[str]:
     """Lines: NUMA nodes, in them PCIe switches, in these GPUs and NICs; below, NVLink and what was not known."""
     places: dict[str, GpuPlace | NicPlace] = {nic.name: nic for nic in topology.nics}
     places |= {gpu.name: gpu for gpu in topology.gpus}
-    nodes = {name: _node(topology, place) for name, place in places.items()}
+    nodes = {name: node_of(topology, place) for name, place in places.items()}
     branches = []
     for numa in topology.numa:
         cpus = (
@@ -27,10 +27,10 @@ def tree(topology: Topology, title: str = "host") -> list[str]:
     if lost := [name for name in places if nodes[name] not in known]:
         branches.append(("NUMA node not known", _switches(topology, places, lost)))
     lines = [title, *_drawn(branches)]
-    return [*lines, *_nvlink(topology), *(f"not known: {note}" for note in topology.notes)]
+    return [*lines, *nvlink_lines(topology), *(f"not known: {note}" for note in topology.notes)]
 
 
-def _node(topology: Topology, place: GpuPlace | NicPlace) -> int | None:
+def node_of(topology: Topology, place: GpuPlace | NicPlace) -> int | None:
     """NUMA node of a device; for a NIC of a matrix, that of a GPU which is no further than NODE away."""
     if place.numa_node is not None:
         return place.numa_node
@@ -64,7 +64,7 @@ def _line(place: GpuPlace | NicPlace, topology: Topology, left_out: Mapping[str,
     return "  ".join(filter(None, (place.name, place.pci, netdev, *ports)))
 
 
-def _nvlink(topology: Topology) -> Iterator[str]:
+def nvlink_lines(topology: Topology) -> Iterator[str]:
     """NVLinks in words: one line where they are the same between all GPUs, else one a GPU."""
     names = [gpu.name for gpu in topology.gpus]
     links = {(a, b): nvlinks_of(topology.path(a, b)) for a in names for b in names if a != b}

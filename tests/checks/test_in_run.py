@@ -10,7 +10,7 @@ import pytest
 
 from nvrun import checks
 from nvrun.checks.in_run import in_run
-from nvrun.model import Finding, Severity
+from nvrun.model import Severity
 from nvrun.monitor import GpuKnown, GpuRead, Header, HostSamples, RankRead, Sample
 
 Change = Callable[[str, int, int], dict[str, Any]]
@@ -58,37 +58,49 @@ def job(gpu: Change = nothing, rank: Change = nothing, sample: Change = nothing,
     return found
 
 
-def on(host: str, at: int, **fields: Any) -> Change:
-    return lambda where, which, number: fields if (where, which) == (host, at) else {}
-
-
 @pytest.mark.parametrize("hosts", [1, 2, 8])
 @pytest.mark.parametrize("gpus", [0, 1, 4])
 def test_like_gpus_and_ranks_give_nothing(hosts: int, gpus: int) -> None:
     assert in_run(job(hosts=hosts, gpus=gpus)) == ()
 
 
+def on_gpu(at: int, **fields: Any) -> dict[str, Any]:
+    """Other readings on one GPU of n02; a function of the sample's number gives one that changes."""
+    return {"gpu": _there(at, fields)}
+
+
+def on_rank(at: int, **fields: Any) -> dict[str, Any]:
+    return {"rank": _there(at, fields)}
+
+
+def on_host(**fields: Any) -> dict[str, Any]:
+    return {"sample": _there(0, fields)}
+
+
+def _there(at: int, fields: dict[str, Any]) -> Change:
+    def change(host: str, which: int, number: int) -> dict[str, Any]:
+        if (host, which) != ("n02", at):
+            return {}
+        return {name: value(number) if callable(value) else value for name, value in fields.items()}
+
+    return change
+
+
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
-    ("run-gpu-slow", {"gpu": on("n02", 3, sm_mhz=1500)}, "GPU 3", "1500 MHz"),
-    ("run-gpu-throttled", {"gpu": on("n02", 1, reasons=("power cap", "power brake"))}, "GPU 1", "power brake in 100%"),
-    ("run-gpu-throttled", {"gpu": lambda host, card, at: {"reasons": ("software thermal",)} if host == "n02" and card == 0
-                           and at % 2 else {}}, "GPU 0", "software thermal in 50%"),
-    ("run-gpu-hot", {"gpu": on("n02", 2, temperature_c=84)}, "GPU 2", "84 °C"),
-    ("run-gpu-starved", {"gpu": on("n02", 0, util=55)}, "GPU 0", "55 %"),
-    ("run-rank-contended", {"rank": lambda host, which, at: {"wait_s": 4.0 * at} if (host, which) == ("n02", 1) else {}},
-     "rank 5", "40%"),
-    ("run-rank-paged", {"rank": lambda host, which, at: {"major": 500 * at} if (host, which) == ("n02", 1) else {}},
-     "rank 5", "50 major page faults"),
-    ("run-errors-grew", {"gpu": lambda host, card, at: {"ecc_uncorrected": at // 9} if (host, card) == ("n02", 0) else {}},
-     "GPU 0", "uncorrected memory errors"),
-    ("run-errors-grew", {"gpu": lambda host, card, at: {"pcie_replays": 50 * at} if (host, card) == ("n02", 0) else {}},
-     "GPU 0", "1450 PCIe replays"),
-    ("run-errors-grew", {"sample": lambda host, _, at: {"rdma": {"mlx5_0/1": {"link_downed": at // 20}}}
-                         if host == "n02" else {}}, "mlx5_0/1", "link_downed grew by 1"),
-    ("run-errors-grew", {"sample": lambda host, _, at: {"interfaces": {"eth0": {"errors": at}}} if host == "n02" else {}},
-     "eth0", "29 packet errors"),
-    ("run-gpu-driver-silent", {"sample": lambda host, _, at: {"gpus": None, "gpus_unread": "GPU is lost"}
-                               if host == "n02" and at > 25 else {}}, "", "GPU is lost"),
+    ("run-gpu-slow", on_gpu(3, sm_mhz=1500), "GPU 3", "1500 MHz"),
+    ("run-gpu-throttled", on_gpu(1, reasons=("power cap", "power brake")), "GPU 1", "power brake in 100%"),
+    ("run-gpu-throttled", on_gpu(0, reasons=lambda at: ("software thermal",) * (at % 2)), "GPU 0", "thermal in 50%"),
+    ("run-gpu-hot", on_gpu(2, temperature_c=84), "GPU 2", "84 °C"),
+    ("run-gpu-starved", on_gpu(0, util=55), "GPU 0", "55 %"),
+    ("run-rank-contended", on_rank(1, wait_s=lambda at: 4.0 * at), "rank 5", "40%"),
+    ("run-rank-paged", on_rank(1, major=lambda at: 500 * at), "rank 5", "50 major page faults"),
+    ("run-errors-grew", on_gpu(0, ecc_uncorrected=lambda at: at // 9), "GPU 0", "uncorrected memory errors"),
+    ("run-errors-grew", on_gpu(0, nvlink_recoveries=lambda at: at // 20), "GPU 0", "1 NVLink recoveries"),
+    ("run-errors-grew", on_gpu(0, pcie_replays=lambda at: 50 * at), "GPU 0", "1450 PCIe replays"),
+    ("run-errors-grew", on_host(rdma=lambda at: {"mlx5_0/1": {"link_downed": at // 20}}), "mlx5_0/1", "grew by 1"),
+    ("run-errors-grew", on_host(interfaces=lambda at: {"eth0": {"errors": at}}), "eth0", "29 packet errors"),
+    ("run-gpu-driver-silent", on_host(gpus=lambda at: None if at > 25 else (GpuRead(util=95.0),) * 4,
+                                      gpus_unread=lambda at: "GPU is lost" * (at > 25)), "", "GPU is lost"),
 ]  # fmt: skip
 
 
@@ -102,7 +114,7 @@ def test_one_that_differs_is_found_once_and_named(code: str, changes: Any, subje
 
 
 def test_uncorrected_memory_errors_are_an_error() -> None:
-    (found,) = in_run(job(gpu=lambda host, card, at: {"ecc_uncorrected": at} if (host, card) == ("n01", 0) else {}))
+    (found,) = in_run(job(**on_gpu(0, ecc_uncorrected=lambda at: at)))
     assert found.severity == Severity.ERROR
 
 
@@ -118,13 +130,13 @@ def test_other_models_are_no_peers() -> None:
 
 
 def test_gpus_of_other_jobs_are_not_judged() -> None:
-    hosts = job(gpu=on("n02", 3, sm_mhz=800))
+    hosts = job(**on_gpu(3, sm_mhz=800))
     used = {host: frozenset({0, 1, 2}) for host in hosts}
     assert in_run(hosts, used) == ()
 
 
 def test_short_runs_say_nothing() -> None:
-    assert in_run(job(gpu=on("n02", 3, sm_mhz=800), samples=5)) == ()
+    assert in_run(job(**on_gpu(3, sm_mhz=800), samples=5)) == ()
 
 
 def test_restarted_rank_does_not_count_backwards() -> None:
@@ -135,9 +147,5 @@ def test_restarted_rank_does_not_count_backwards() -> None:
 
 
 def test_every_code_has_a_case() -> None:
-    declared = {name for name in checks.CODES if name.startswith("run-")}
+    declared = {name for name, code in checks.CODES.items() if code.read.startswith("the monitor's samples")}
     assert declared == {case[0] for case in CASES}
-
-
-def codes(findings: tuple[Finding, ...]) -> list[str]:
-    return [finding.code for finding in findings]
