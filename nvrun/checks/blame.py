@@ -21,7 +21,7 @@ class Blame(NamedTuple):
     """None for pairs: nothing tells which of the two it is."""
     edges: tuple[Edge, ...]
     answer: str
-    """The most frequent one of these edges."""
+    """The most frequent one of these edges, silence last."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -106,4 +106,8 @@ def usual(pairs: Mapping[Edge, float], best: Callable[[Iterable[float]], float])
 
 
 def _usual(answers: Iterable[str]) -> str:
-    return Counter(answers).most_common(1)[0][0]
+    """The most frequent one; silence only where nothing else was said: what a firewall refuses on one way is silent on
+    the other, since answers are refused too."""
+    count = Counter(answers)
+    said = Counter({answer: number for answer, number in count.items() if answer != "ETIMEDOUT"})
+    return (said or count).most_common(1)[0][0]

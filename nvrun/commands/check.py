@@ -102,10 +102,10 @@ def _said(the_job: job.Job, looked: Looked, left_out: Sequence[Finding], flags: 
         _write(path, prometheus.text(_with(verdict, left_out), hosts, at=time.time()))
     context = preflight.context(looked.decided.plan, the_job) if looked.decided else checks.Job()
     items = checks.checklist(verdict, context) if "--checklist" in flags else ()
-    rows = tested.rows(looked.outcome.network, looked.facts)
+    rows = tested.rows(looked.outcome, looked.facts)
     if options.json:
         body = msgspec.to_builtins(verdict)
-        body = {"findings": [], **body, "measured": msgspec.to_builtins(looked.outcome.network)}
+        body = {"findings": [], **body, "measured": tested.as_data(looked.outcome)}
         if left_out:
             body["left_out"] = msgspec.to_builtins(left_out)
         if items:

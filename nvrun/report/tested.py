@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from nvrun.active.network import Measured
+import msgspec
+
+from nvrun.active.run import Outcome
+from nvrun.checks.collectives import Smoke
 from nvrun.checks.compare import median
 from nvrun.checks.fabric import between
 from nvrun.facts import HostFacts
@@ -17,8 +20,9 @@ _PAIRS = 4096
 """Pairs whose fabric is told; of more hosts only those that are next to each other."""
 
 
-def rows(measured: Measured, facts: Sequence[HostFacts]) -> list[tuple[str, str]]:
+def rows(outcome: Outcome, facts: Sequence[HostFacts]) -> list[tuple[str, str]]:
     """(title, what was found): one row a test that was made."""
+    measured = outcome.network
     tried = measured.tried
     result: list[tuple[str, str]] = []
     if tried:
@@ -40,7 +44,42 @@ def rows(measured: Measured, facts: Sequence[HostFacts]) -> list[tuple[str, str]
     if measured.rates:
         rates = [each.gbps for each in measured.rates]
         result.append(("bandwidth", f"{median(rates):.3g} Gb/s over one TCP connection, the slowest {min(rates):.3g}"))
-    return result + _fabrics(facts)
+    return result + _reduced(outcome.collectives.first) + _fabrics(facts)
+
+
+def _reduced(rounds: Sequence[Smoke]) -> list[tuple[str, str]]:
+    """Of each kind the range over all hosts."""
+    gemm = [value for smoke in rounds for values in smoke.gemm.values() for value in values]
+    copies = [rate for smoke in rounds for pairs in smoke.copies.values() for rate in pairs.values()]
+    own = [rate for smoke in rounds for rate in smoke.own.values()]
+    together = [smoke.together for smoke in rounds if smoke.together is not None]
+    kinds = (
+        ("GEMM", gemm, "TFLOP/s a rank"),
+        ("GPU copies", copies, "GB/s"),
+        ("all-reduce", own, "GB/s among the ranks of a host"),
+        ("all-reduce", together, "GB/s between two hosts"),
+    )
+    return [(title, f"{_range(values)} {unit}") for title, values, unit in kinds if values]
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
+
+
+def as_data(outcome: Outcome) -> dict[str, object]:
+    """The same, whole, for JSON."""
+    network = outcome.network
+    return {
+        "connections": [
+            {"from": source, "to": target, **msgspec.to_builtins(seen)}
+            for (source, target), seen in network.tried.items()
+        ],
+        "latency_us": msgspec.to_builtins(network.latency),
+        "bandwidth": msgspec.to_builtins(network.rates),
+        "busy": dict(network.busy),
+        "collectives": msgspec.to_builtins((*outcome.collectives.first, *outcome.collectives.second)),
+    }
 
 
 def _fabrics(facts: Sequence[HostFacts]) -> list[tuple[str, str]]:
