@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -19,6 +20,8 @@ HEAD = f"#!/bin/bash\nexport PYTHONPATH={REPOSITORY} PYTHONWARNINGS=ignore TERM=
 STEP = "srun --ntasks-per-node=1 --cpus-per-task=4"
 """How a user starts one nvrun on each node."""
 
+OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE")
+
 
 @dataclass
 class Batch:
@@ -30,8 +33,9 @@ class Batch:
 
     @property
     def state(self) -> str:
-        """As squeue words it; empty once the job is gone."""
-        return self.lab.run(["squeue", "--noheader", f"--jobs={self.id}", "--format=%T"]).stdout.strip()
+        """As Slurm words it; empty once the job is over and its nodes are free."""
+        shown = re.search(r"JobState=(\w+)", self.show())
+        return "" if shown and shown[1] in OVER else shown[1] if shown else "unknown"
 
     @property
     def output(self) -> str:
@@ -58,6 +62,14 @@ class Batch:
 
     def cancel(self, *options: str) -> None:
         self.lab.run(["scancel", *options, self.id], check=True)
+
+    def start_now(self) -> None:
+        """Ends the two minutes that Slurm lets a requeued job wait: they are there so that the word of the last try's
+        end, which this waits for, is not taken for the next one's."""
+        mark = f"SLURM_JOB_ID={self.id}"
+        wait_for(lambda: not any(self.lab.pids(host, mark) for host in self.lab.hosts), "end of the last try", 40)
+        time.sleep(1)
+        self.lab.run(["scontrol", "update", f"JobId={self.id}", "StartTime=now"], check=True)
 
     def until(self, condition: Callable[[], bool], what: str, timeout: float = 40) -> None:
         """Waits, but not for a job that has ended."""

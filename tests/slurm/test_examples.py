@@ -64,5 +64,5 @@ def test_preemptible_goes_on_where_it_was(slurm_lab: Lab, place: Path) -> None:
         job.cancel("--signal=USR1", "--batch")
         job.until(lambda: "Restarts=1" in job.show(), "requeue")
         assert "saved at step" in job.output
-        slurm_lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"], check=True)
+        job.start_now()
         job.until(lambda: re.search(r"ranks, from .*step", job.output) is not None, "second try")

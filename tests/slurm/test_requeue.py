@@ -75,8 +75,7 @@ def test_requeued_without_the_bad_node_until_the_pool_is_exhausted(slurm_lab: La
         job.until(lambda: "Restarts=1" in job.show(), "requeue")
         job.until(lambda: "ExcNodeList=b " in job.show(), "exclusion")
         assert "requeue 1 of 3, --exclude=b\n" in job.output
-        # Slurm lets a requeued job wait for two minutes.
-        slurm_lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"], check=True)
+        job.start_now()
         job.until(lambda: "the job is not requeued" in job.output, "second try")
         output = job.wait()
     assert job.code == 78
