@@ -1,3 +1,5 @@
+"""Where ranks are put on machines of all kinds."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,0 +1,1 @@
+"""What is shown: text for a terminal, shell, HTML, metrics."""

@@ -1,3 +1,5 @@
+"""CPU lists, cores, and their sharing out among ranks."""
+
 from __future__ import annotations
 
 import pytest

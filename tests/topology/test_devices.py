@@ -1,3 +1,5 @@
+"""Which GPU is cuda:N, by CUDA_VISIBLE_DEVICES in all its forms."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The interface that reaches the peers."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""The matrix of nvidia-smi topo -m, as versions and terminals leave it."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""NCCL's topology file."""
+
 from __future__ import annotations
 
 import contextlib

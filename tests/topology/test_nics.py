@@ -1,3 +1,5 @@
+"""The NICs nearest to each GPU, and when NCCL must be told."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""Pairs without NVLink, and an order of GPUs along it."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""Readings in children: what blocks or dies costs its own reading only."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""Interfaces, routes and RDMA ports, read from recorded trees and from this machine."""
+
 from __future__ import annotations
 
 import json

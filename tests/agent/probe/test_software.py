@@ -1,3 +1,5 @@
+"""Interpreter, torch, CUDA and NCCL as they will be loaded, without importing torch."""
+
 from __future__ import annotations
 
 import ast
