@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from nvrun.errors import UsageError
+from nvrun.mask import masked
 from nvrun.model import EnvVar, Frozen
 from nvrun.nccl import catalogue, parse
 from nvrun.nccl.setting import Setting
@@ -217,7 +218,8 @@ class EnvRow(Frozen, frozen=True, kw_only=True):
 
 
 def rows(hosts: Mapping[str, Sequence[Resolved]], *, every: bool = False) -> tuple[EnvRow, ...]:
-    """The table of `nvrun env`: a variable stands once, or once for each value where hosts differ.
+    """The table of `nvrun env`: a variable stands once, or once for each value where hosts differ; what looks like a
+    secret is masked, also in what was overridden.
 
     Without `every` only what the catalogue knows or nvrun sets: a host's whole environment may hold secrets.
     """
@@ -231,12 +233,12 @@ def rows(hosts: Mapping[str, Sequence[Resolved]], *, every: bool = False) -> tup
     return tuple(
         EnvRow(
             name=name,
-            value=value,
+            value=masked(name, value),
             hosts=() if len(holders) == len(hosts) else tuple(holders),
             source=source,
             why=each.variable.why,
             overrode=tuple(
-                f"{'' if offer.name == name else offer.name + '='}{offer.value} ({offer.source})"
+                f"{'' if offer.name == name else offer.name + '='}{masked(offer.name, offer.value)} ({offer.source})"
                 for offer in each.overrode
             ),
         )

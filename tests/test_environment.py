@@ -251,3 +251,15 @@ def test_table_says_differences_between_hosts_twice() -> None:
         ("PYTHONFAULTHANDLER", "1", (), ()),
     ]
     assert "WANDB_API_KEY" in [row.name for row in rows({"n1": host("eth0", "x")}, every=True)]
+
+
+def test_no_secret_stands_in_the_table_nor_in_what_was_overridden() -> None:
+    own = resolve(
+        host={"WANDB_API_KEY": "theirs", "NCCL_COMM_ID": "host:1"},
+        forwarded=[var("WANDB_API_KEY", "mine", "forwarded")],
+        config=[var("NCCL_COMM_ID", "https://ada:geheim@proxy", "nvrun.yaml:3")],
+    )
+    text = str(rows({"n1": own}, every=True))
+    assert "WANDB_API_KEY" in text
+    assert "NCCL_COMM_ID" in text
+    assert not any(secret in text for secret in ("theirs", "mine", "geheim"))

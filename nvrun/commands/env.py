@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
 from nvrun import job, presets
 from nvrun.commands import Said
 from nvrun.commands.plan import decided
@@ -28,11 +26,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     placed, known = decided(invocation, environ)
     fits = presets.fitting(presets.load_all(job.preset_folders(environ)), known)
     if as_json:
-        masked = [
-            msgspec.structs.replace(row, value=text.masked(row.name, row.value)) for row in rows(placed.environments)
-        ]
         fitting = [fit.preset.name for fit in fits if not fit.reason]
-        return Said(document(variables=masked, notices=placed.notices, presets=fitting))
+        return Said(document(variables=rows(placed.environments), notices=placed.notices, presets=fitting))
     lines = [*text.environment_lines(placed.environments), *(f"note: {notice}" for notice in placed.notices)]
     return Said("\n".join([*(lines or ["no variable is set"]), *_offered(fits, known)]) + "\n")
 

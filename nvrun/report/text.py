@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nvrun.environment import Resolved, rows
 from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
-from nvrun.mask import masked
 from nvrun.model import Finding, RunResult, worst_first
 from nvrun.plan import HostPlan, Plan
 from nvrun.topology.cpus import format_cpulist
@@ -69,7 +68,7 @@ def environment_lines(environments: Mapping[str, Sequence[Resolved]]) -> Iterato
     """Each variable with its source and reason, once, or once for each value where hosts differ."""
     for row in rows(environments):
         where = f" on {fold(row.hosts)}" if row.hosts else ""
-        yield f"{row.name}={masked(row.name, row.value)}{where}  ({row.source}{': ' + row.why if row.why else ''})"
+        yield f"{row.name}={row.value}{where}  ({row.source}{': ' + row.why if row.why else ''})"
         for other in row.overrode:
             yield f"    instead of {other}"
 
