@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from nvrun import checks
 from nvrun.checks.compare import groups_of
-from nvrun.checks.job import complete
+from nvrun.checks.job import complete, subnet
 from nvrun.facts import HostFacts, Interface
 from nvrun.model import Frozen, Skipped
 from nvrun.topology.interface import addresses
@@ -19,6 +19,7 @@ class Place(Frozen, frozen=True, kw_only=True):
     name: str
     address: str
     interface: str
+    subnet: str = ""
     mtu: int | None = None
     gbps: float | None = None
 
@@ -50,7 +51,13 @@ def places(
             continue
         speed = interface.speed_mbit / 1000 if interface.speed_mbit else None
         found[host] = Place(
-            host=host, name=known.host, address=address, interface=interface.name, mtu=interface.mtu, gbps=speed
+            host=host,
+            name=known.host,
+            address=address,
+            interface=interface.name,
+            subnet=next((subnet(address, each.prefix) for each in interface.addresses if each.address == address), ""),
+            mtu=interface.mtu,
+            gbps=speed,
         )
     return found, tuple(skipped)
 

@@ -10,7 +10,7 @@ from nvrun.active.clock import Clock
 from nvrun.active.places import Place, places
 from nvrun.agent import netprobe
 from nvrun.checks import collectives, connections, shared
-from nvrun.checks.rendezvous import rendezvous
+from nvrun.checks.rendezvous import by_subnet, rendezvous
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import MUTE_AFTER, Crew
 from nvrun.fleet.session import Body
@@ -68,7 +68,7 @@ def tests(
         parts.append(_shared(crew, job, clock))
     if len(crew.hosts) > 1 and options.check_ssh_mesh:
         parts.append(_ssh(crew, job, clock))
-    parts.append(reached.finish(clock))
+    parts.append(reached.finish(clock, {host: place.subnet for host, place in there.items()}))
     rounds = smoke.Rounds()
     if options.check == "deep" and not any(
         finding.severity >= Severity.FATAL for part in parts for finding in part.findings
@@ -101,9 +101,10 @@ def of_network(measured: network.Measured, places: Mapping[int, Place], *, bare_
     """The verdict on what was measured. Pure."""
     tried = measured.tried
     addresses = {place.name: place.address for place in places.values()}
+    subnets = {place.name: place.subnet for place in places.values()}
     speeds = {place.name: place.gbps for place in places.values() if place.gbps}
     findings = [
-        *connections.ports(tried, addresses, measured.ranges),
+        *connections.ports(tried, addresses, measured.ranges, subnets),
         *connections.stalls(tried),
         *connections.path_mtu(tried),
         *connections.latency(measured.latency, measured.busy, bare_metal=bare_metal),
@@ -171,7 +172,7 @@ class _Reach:
             self._listening = True
             self._ask()
 
-    def finish(self, clock: Clock) -> Verdict:
+    def finish(self, clock: Clock, subnets: Mapping[int, str]) -> Verdict:
         if not self._others:
             return Verdict()
         if not self._asked:
@@ -181,8 +182,12 @@ class _Reach:
             self._ask()
         key = f"{self._plan.master_addr} {self._plan.master_port}"
         answers = self._crew.collect(self._others, "reach", REACH_SECONDS + 5.0)
+        results = {
+            self._crew.names[host]: by_subnet(body["trouble"] or body["result"][key], subnets.get(host), subnets.get(0))
+            for host, (body, _) in answers.items()
+        }
         found = rendezvous(
-            {self._crew.names[host]: body["trouble"] or body["result"][key] for host, (body, _) in answers.items()},
+            results,
             server=self._plan.hosts[0].host.name,
             address=self._plan.master_addr or "",
             port=self._plan.master_port or 0,

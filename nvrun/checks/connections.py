@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from nvrun.checks import rendezvous
 from nvrun.checks.blame import Blame, Edge, blame, usual
@@ -108,16 +109,23 @@ class Rate(Frozen, frozen=True, kw_only=True):
     gbps: float
 
 
-def ports(tried: Mapping[Edge, Tried], addresses: Mapping[str, str], ephemeral: Mapping[str, tuple[int, int]]) -> list[
-    Finding
-]:  # fmt: skip
-    """Ports of the ephemeral range that a host does not reach; a host is named once however many ports fail."""
+def ports(
+    tried: Mapping[Edge, Tried],
+    addresses: Mapping[str, str],
+    ephemeral: Mapping[str, tuple[int, int]],
+    subnets: Mapping[str, str] = MappingProxyType({}),
+) -> list[Finding]:
+    """Ports of the ephemeral range that a host does not reach; a host is named once however many ports fail.
+
+    Host -> its address, its ephemeral range, and its subnet where that is known.
+    """
     edges: dict[Edge, str] = {}
     closed: dict[str, set[str]] = {}
     tested: dict[str, set[str]] = {}
     for edge, seen in tried.items():
         answers = [answer for answer in seen.ports.values() if answer]
-        edges[edge] = max(answers, key=answers.count) if answers else ""
+        worst = max(answers, key=answers.count) if answers else ""
+        edges[edge] = rendezvous.by_subnet(worst, subnets.get(edge[0]), subnets.get(edge[1]))
         closed.setdefault(edge[1], set()).update(port for port, answer in seen.ports.items() if answer)
         tested.setdefault(edge[1], set()).update(seen.ports)
     where = {host: _where(addresses[host], closed[host], tested[host]) for host in tested}

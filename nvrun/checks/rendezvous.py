@@ -80,10 +80,16 @@ _CAUSE = {
     "EHOSTUNREACH": (NO_ROUTE, "no route to host: no such neighbour, or a firewall that rejects as unreachable"),
     "ENETUNREACH": (NO_ROUTE, "network unreachable: no route there"),
     "WRONGHOST": (WRONG_HOST, "another machine answers there"),
+    "ROUTED": (NO_ROUTE, "no answer from another subnet: no gateway leads there, or a firewall on the way drops it"),
     "SILENT": (FAILED, "connected, but nothing comes: the host is overloaded, or a proxy or firewall stands between"),
     "ECONNRESET": (FAILED, "connected, then reset: a proxy or firewall stands between"),
     "EADDRNOTAVAIL": (NO_ROUTE, "the source address is not there, or its ports are used up"),
 }
+
+
+def by_subnet(answer: str, source: str | None, target: str | None) -> str:
+    """Silence from a host of another subnet has causes of its own; subnets are None or "" where they are not known."""
+    return "ROUTED" if answer == "ETIMEDOUT" and source and target and source != target else answer
 
 
 def rendezvous(

@@ -133,7 +133,7 @@ def test_fault_is_found_named_and_explained(
     assert found, checked.findings
     assert any(cause in each["message"] or cause in each.get("remedy", "") for each in found)
     assert all(each["remedy"] for each in found)
-    named = {each.get("host") for each in checked.findings if each["severity"] >= 20}
+    named = {each.get("host") for each in checked.findings if each["severity"] >= 30}
     assert named <= {host, None, *("ab" if "each other" in cause else "")}, checked.findings
     assert checked.seconds < SECONDS or machine_is_busy(), f"{checked.seconds:.1f} s"
 
