@@ -57,6 +57,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         if error.hint:
             print(f"nvrun: {error.hint}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # before there was a job to end, or in a command that has none
+        return 130
     except Exception as error:  # noqa: BLE001 - the outermost border: the user gets one line, the file has the rest
         where = _keep(traceback.format_exc())
         print(f"nvrun: a fault of nvrun itself: {type(error).__name__}: {error}", file=sys.stderr)
@@ -167,7 +169,8 @@ def run_job(
         launch.bring_logs()
     why_unreachable = slurm.found(the_job, environ, ()) if crew.findings else []
     result = launch.result(started, [*hooked.findings, *why_unreachable, *watched(folder.path, launch.plan)])
-    folder.finish(result)
+    if trouble := folder.finish(result):
+        writer.say(f"nvrun: {trouble}")
     writer.say("\n".join(text.result_lines(result, str(folder.path))))
     writer.close()
     return result, folder.path

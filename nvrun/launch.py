@@ -129,13 +129,16 @@ class Launch:
             crew.end("success", 0)
 
     def bring_logs(self) -> None:
-        """Fetches the logs of hosts that do not share the run's folder; what does not come stays where it is."""
+        """Fetches the logs of hosts that do not share the run's folder; what does not come stays where it is. Ctrl-C
+        meanwhile ends it."""
         crew = self._crew
         waiting = {host for host in self._private if self._states[host] in ("done", "idle") and host not in crew.gone}
         self._fetched_at = dict.fromkeys(waiting, time.monotonic())
         crew.send({"t": "fetch"}, to=waiting)
-        while waiting:
+        asked = crew.signals
+        while waiting and crew.signals == asked:
             crew.pump(time.monotonic() + 1.0)
+            waiting -= self._folder.unfetched.keys()
             whole = {host for host in waiting if crew.take(host, "fetched")}
             for host in whole:
                 self._folder.end_file(host)
@@ -144,6 +147,8 @@ class Launch:
                 crew.send({"t": "remove"}, to=whole)
             now = time.monotonic()
             waiting -= whole | crew.gone | {host for host in waiting if now - self._fetched_at[host] > _FETCH_SECONDS}
+        for host, why in self._folder.unfetched.items():
+            crew.say(f"nvrun: logs of {crew.names[host]} could not be written here: {why}")
 
     def result(self, started: float, findings: Iterable[Finding] = ()) -> RunResult:
         """How it went, as known now."""

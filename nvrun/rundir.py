@@ -12,7 +12,8 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -46,6 +47,8 @@ class RunFolder:
         self.path = parent / run_id
         self.token = secrets.token_hex(16)
         self._open: dict[int, BinaryIO] = {}
+        self.unfetched: dict[int, str] = {}
+        """Host -> why a file of its could not be written here."""
         parent.mkdir(parents=True, exist_ok=True)
         ignore = parent / ".gitignore"
         if not ignore.exists():
@@ -57,38 +60,61 @@ class RunFolder:
         self._point_latest(parent)
 
     def write(self, name: str, data: bytes) -> None:
-        """Writes a file whole or not at all, readable by the user alone: it may quote the environment."""
+        """Writes a file whole or not at all, readable by the user alone: it may quote the environment. NvrunError where
+        the disk or somebody who removed the folder does not allow it."""
         part = self.path / f".{name}.part"
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-        part.rename(self.path / name)
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(data)
+            part.rename(self.path / name)
+        except OSError as error:
+            raise NvrunError(
+                f"{self.path / name} cannot be written: {error.strerror}", hint="--run-dir DIR names another place"
+            ) from None
 
     def logs(self, host: str) -> Path:
         return self.path / "logs" / file_name(host)
 
     def begin_file(self, host: int, name: str, relative: str) -> None:
-        """The next chunks of `host` (its id; `name` for the folder) belong to this file."""
+        """The next chunks of `host` (its id; `name` for the folder) belong to this file. Where it cannot be written,
+        `unfetched` says why, and nothing more is taken from that host."""
         self.end_file(host)
         parts = [file_name(part) for part in PurePosixPath(relative).parts if part not in ("/", "..", ".")]
         path = self.logs(name).joinpath(*parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._open[host] = open(path, "wb")  # noqa: SIM115 - closed by end_file
+        with self._noting(host):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open[host] = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by end_file
 
     def append(self, host: int, data: bytes) -> None:
         """Bytes of the file that `host` announced; without one they belong nowhere and are dropped."""
-        if host in self._open:
-            self._open[host].write(data)
+        if host in self._open and host not in self.unfetched:
+            with self._noting(host):
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[self._open[host].write(rest) :]
 
     def end_file(self, host: int) -> None:
         if host in self._open:
             self._open.pop(host).close()
 
-    def finish(self, result: RunResult) -> None:
-        """Writes result.json; after this no host can prove that it shares the folder."""
+    @contextmanager
+    def _noting(self, host: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # a full disk, a folder that was removed: the job's own result must not be lost for it
+            self.unfetched.setdefault(host, f"{error.filename or self.path}: {error.strerror}")
+
+    def finish(self, result: RunResult) -> str:
+        """Writes result.json; after this no host can prove that it shares the folder. Returns why that failed: how the
+        job went does not depend on it."""
         for host in list(self._open):
             self.end_file(host)
-        self.write("result.json", to_json(result))
+        try:
+            self.write("result.json", to_json(result))
+        except NvrunError as error:
+            return error.message
         (self.path / TOKEN).unlink(missing_ok=True)
+        return ""
 
     def _point_latest(self, parent: Path) -> None:
         link = parent / f".latest.{self.run_id}"
@@ -99,9 +125,10 @@ class RunFolder:
 def note_hosts(folder: Path, hosts: Sequence[str], bad: Sequence[str]) -> None:
     """`good_hosts.txt`, a hostfile of those that are well; `bad_hosts.txt`, as --exclude takes it, where any is bad."""
     good = [host for host in hosts if host not in bad]
-    (folder / "good_hosts.txt").write_text("".join(f"{host}\n" for host in good))
-    if bad:
-        (folder / "bad_hosts.txt").write_text(f"{fold(bad)}\n")
+    with suppress(OSError):  # a full disk, a folder that was removed: `finish` has met it before and said so
+        (folder / "good_hosts.txt").write_text("".join(f"{host}\n" for host in good))
+        if bad:
+            (folder / "bad_hosts.txt").write_text(f"{fold(bad)}\n")
 
 
 def to_json(value: msgspec.Struct) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
 from pathlib import Path
 
@@ -85,6 +86,34 @@ def test_no_path_leads_out(relative: str, folder: rundir.RunFolder, tmp_path: Pa
 def test_bytes_of_no_file_are_dropped(folder: rundir.RunFolder) -> None:
     folder.append(3, b"x")
     assert [path.name for path in folder.path.rglob("*") if path.is_file()] == [".token"]
+
+
+def test_a_full_disk_costs_the_logs_of_a_host_not_the_run(folder: rundir.RunFolder) -> None:
+    """As in any launcher's /dev/full; another host's file, on a disk with room, is whole."""
+    folder.logs("gpu01").mkdir()
+    (folder.logs("gpu01") / "rank0.out").symlink_to("/dev/full")
+    folder.begin_file(0, "gpu01", "rank0.out")
+    folder.begin_file(1, "gpu02", "rank1.out")
+    for host in (0, 1, 0):
+        folder.append(host, b"epoch")
+    folder.end_file(0)
+    folder.end_file(1)
+    assert list(folder.unfetched) == [0]
+    assert "No space left" in folder.unfetched[0]
+    assert (folder.logs("gpu02") / "rank1.out").read_bytes() == b"epoch"
+
+
+def test_a_folder_that_was_removed(folder: rundir.RunFolder) -> None:
+    shutil.rmtree(folder.path.parent)
+    folder.path.parent.write_text("in the way, also for root")
+    folder.begin_file(0, "gpu01", "rank0.out")
+    folder.append(0, b"epoch")
+    assert list(folder.unfetched) == [0]
+    assert "result.json" in folder.finish(
+        RunResult(run_id=RUN, ended_by="rank", exit_code=37, started=1.0, seconds=2.0)
+    )
+    with pytest.raises(NvrunError, match=r"plan\.json"):
+        folder.write("plan.json", b"{}")
 
 
 def test_result(folder: rundir.RunFolder) -> None:

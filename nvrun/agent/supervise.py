@@ -187,7 +187,11 @@ class Job:
             sock.close()
             return
         source = read_rank_source()
-        sock.sendall(b"%08x" % len(source) + source)
+        try:
+            sock.sendall(b"%08x" % len(source) + source)
+        except OSError:  # it died at once: torchrun says so
+            sock.close()
+            return
         sock.setblocking(False)
         buffer = bytearray()
 
@@ -204,7 +208,12 @@ class Job:
                 sock.close()
                 return
             sock.setblocking(True)
-            self._greet(Rank(json.loads(bytes(buffer)), sock))
+            try:
+                rank = Rank(json.loads(bytes(buffer)), sock)
+            except ProcessLookupError:  # torchrun has ended it and taken its status: it never was a rank of ours
+                sock.close()
+                return
+            self._greet(rank)
 
         self._loop.watch(sock.fileno(), READ, read)
 
@@ -347,7 +356,7 @@ class Job:
         if self.done:
             return
         if self._torchrun and not self._failed:  # after a rank's failure torchrun is ending its siblings by itself
-            procs.kill([self._torchrun.pid], slurm.END if self._shielded else signal.SIGTERM)
+            self._torchrun.send_signal(slurm.END if self._shielded else signal.SIGTERM)
             if self._shielded and not self._agent.signals.came(signal.SIGTERM):
                 self.signal_ranks(signal.SIGTERM)
         self._when_ranks_are_gone()
@@ -364,13 +373,12 @@ class Job:
         """torchrun ends a failed rank's siblings within its next turn (0.1 s): it is stopped meanwhile."""
         self._look_last()
         if self._look.pids() and self._torchrun and not self._ending:
-            torchrun = self._torchrun.pid
-            procs.kill([torchrun], signal.SIGSTOP)
-            self._look.when_done(lambda: procs.kill([torchrun], signal.SIGCONT))
+            self._torchrun.send_signal(signal.SIGSTOP)
+            self._look.when_done(partial(self._torchrun.send_signal, signal.SIGCONT))
 
     def _kill(self) -> None:
         if not self.done and self._torchrun:
-            procs.kill([self._torchrun.pid], signal.SIGKILL)
+            self._torchrun.send_signal(signal.SIGKILL)
             procs.sweep(self._request["mark"], os.getpid(), self._agent.spare() | {self._torchrun.pid})
 
     def _when_ranks_are_gone(self) -> None:

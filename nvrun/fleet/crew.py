@@ -72,6 +72,8 @@ class Crew:
         self.mute: set[int] = set()
         """Hosts that spoke at first and are heard no more, though their connections stand."""
         self.ending: Ending | None = None
+        self.signals = 0
+        """How often the user, or Slurm, has asked for an end."""
         self.listener: Listener | None = None
         self.say = say
         self.watch: Callable[[int, str], None] = lambda host, stage: None
@@ -84,7 +86,6 @@ class Crew:
             self.hosts, ("connecting", time.monotonic())
         )
         self._answers: dict[tuple[int, str], tuple[Body, float]] = {}
-        self._signals = 0
         self._signalled_at = -math.inf
         self._silent: set[int] = set()
         self._looked = time.monotonic()
@@ -293,10 +294,10 @@ class Crew:
         if now - self._signalled_at < _ONE_SIGNAL_SECONDS:
             return
         self._signalled_at = now
-        self._signals += 1
-        if self._signals == 1:
+        self.signals += 1
+        if self.signals == 1:
             grace = self._job.options.grace
-            if self.listener:
+            if self.listener and self.ending is None:
                 self.say(f"nvrun: {name}: ending the ranks, {grace:g} s for their checkpoints (again: now)")
             self.end("signal", 128 + number, f"ended by {name}")
         else:

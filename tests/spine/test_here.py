@@ -1,0 +1,51 @@
+"""nvrun on this machine alone, where something is wrong beside the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.lab.lab import REPOSITORY
+from tests.spine.jobs import NVRUN
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(tmp_path / "state"), **more}
+
+
+def test_who_removes_the_runs_folder_gets_the_jobs_exit_code(tmp_path: Path) -> None:
+    """The supervisor's files, result.json and the hosts' lists are gone; how the job went is not."""
+    script = tmp_path / "remove.py"
+    script.write_text("import os, shutil, sys\nshutil.rmtree(os.environ['RUNS'])\nsys.exit(37)\n")
+    done = subprocess.run(
+        [*NVRUN, "--nproc-per-node", "1", "--run-dir", tmp_path / "runs", script],
+        cwd=tmp_path,
+        env=environment(tmp_path, RUNS=str(tmp_path / "runs")),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 37, done.stderr
+    assert "result.json cannot be written" in done.stderr
+    assert "exited with 37" in done.stderr
+
+
+def test_ctrl_c_where_there_is_no_job_says_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*NVRUN, "topo", "--topo", "-"],
+        env=environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stdin
+        command.stdin.write("x" * (1 << 20))  # more than a pipe holds: when it is taken, the command is up
+        command.stdin.flush()
+        command.send_signal(signal.SIGINT)
+        _, said = command.communicate(timeout=20)
+    assert command.returncode == 130, said
+    assert said == ""
