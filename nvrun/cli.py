@@ -111,16 +111,8 @@ def run_job(
     """
     import time
 
-    from nvrun import console, preflight, rundir, runs, slurm
-    from nvrun.active.run import clock_of
-    from nvrun.facts import to_json
+    from nvrun import console, rundir, runs
     from nvrun.fleet.crew import Ended, gathered
-    from nvrun.gather.join import gathering
-    from nvrun.hooks.around import around
-    from nvrun.launch import Launch
-    from nvrun.prepare import facts_requests, prepare
-    from nvrun.report import board, text
-    from nvrun.watched import watched
 
     started = time.time()
     folder = rundir.create(rundir.new_run_id(started), the_job.options.run_dir, environ)
@@ -132,41 +124,52 @@ def run_job(
         if not take(line):
             writer.offer(line)
 
-    with (
-        gathered(the_job, environ, say=writer.say, show=show) as crew,
-        around(crew, the_job, writer.say) as hooked,
-        gathering(the_job, environ, writer.say) as nodes,
-    ):
-        launch = Launch(the_job, crew, folder, writer)
-        with suppress(Ended):
-            with board.shown(crew.names) as crew.watch:
-                crew.greet()
-                prepared = prepare(the_job, crew, folder.run_id, folder)
-                hooked.before(the_job.hooks, prepared.plan)
-                # torchrun starts now and imports torch; its ranks wait at the gate while the hosts are looked at.
-                plan = launch.start(prepared)
-                clock = clock_of(the_job)
-                facts = crew.facts(facts_requests(the_job, plan), clock.left)
-            found = slurm.found(the_job, environ, facts.values())
+    with gathered(the_job, environ, say=writer.say, show=show) as crew:
+        # The agents come up while the rest is imported.
+        from nvrun import preflight, slurm
+        from nvrun.active.run import clock_of
+        from nvrun.facts import to_json
+        from nvrun.gather.join import gathering
+        from nvrun.hooks.around import around
+        from nvrun.launch import Launch
+        from nvrun.prepare import facts_requests, prepare
+        from nvrun.report import board, text
+        from nvrun.watched import watched
+
+        with (
+            around(crew, the_job, writer.say) as hooked,
+            gathering(the_job, environ, writer.say) as nodes,
+        ):
+            launch = Launch(the_job, crew, folder, writer)
+            with suppress(Ended):
+                with board.shown(crew.names) as crew.watch:
+                    crew.greet()
+                    prepared = prepare(the_job, crew, folder.run_id, folder)
+                    hooked.before(the_job.hooks, prepared.plan)
+                    # torchrun starts now and imports torch; its ranks wait at the gate while the hosts are looked at.
+                    plan = launch.start(prepared)
+                    clock = clock_of(the_job)
+                    facts = crew.facts(facts_requests(the_job, plan), clock.left)
+                found = slurm.found(the_job, environ, facts.values())
+                if nodes:
+                    decided = nodes.decide(crew, plan, facts[0], found)
+                else:
+                    tried = preflight.tests(crew, the_job, plan, facts, clock)
+                    decided = preflight.decide(the_job, plan, facts, found, tried.verdict)
+                folder.write("plan.json", rundir.to_json(decided.plan))
+                folder.write("facts.json", to_json(list(facts.values())))
+                folder.write("verdict.json", rundir.to_json(decided.verdict))
+                writer.say("\n".join([*text.plan_lines(decided.plan, str(folder.path)), *decided.lines]))
+                if decided.exit_code:
+                    launch.refuse(decided)
+                hooked.plan, hooked.facts = decided.plan, facts
+                launch.go(decided.plan)
+            launch.observe()
             if nodes:
-                decided = nodes.decide(crew, plan, facts[0], found)
-            else:
-                tried = preflight.tests(crew, the_job, plan, facts, clock)
-                decided = preflight.decide(the_job, plan, facts, found, tried.verdict)
-            folder.write("plan.json", rundir.to_json(decided.plan))
-            folder.write("facts.json", to_json(list(facts.values())))
-            folder.write("verdict.json", rundir.to_json(decided.verdict))
-            writer.say("\n".join([*text.plan_lines(decided.plan, str(folder.path)), *decided.lines]))
-            if decided.exit_code:
-                launch.refuse(decided)
-            hooked.plan, hooked.facts = decided.plan, facts
-            launch.go(decided.plan)
-        launch.observe()
-        if nodes:
-            nodes.tell(launch.result(started))
-        hooked.result = launch.result(started)
-        hooked.after()
-        launch.bring_logs()
+                nodes.tell(launch.result(started))
+            hooked.result = launch.result(started)
+            hooked.after()
+            launch.bring_logs()
     why_unreachable = slurm.found(the_job, environ, ()) if crew.findings else []
     result = launch.result(started, [*hooked.findings, *why_unreachable, *watched(folder.path, launch.plan)])
     if trouble := folder.finish(result):

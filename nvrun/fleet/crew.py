@@ -13,7 +13,6 @@ from typing import Protocol
 
 import msgspec
 
-from nvrun.checks.unreachable import from_unreachable
 from nvrun.facts import SECTIONS, HostFacts, decode
 from nvrun.fleet import routes, trouble
 from nvrun.fleet.link import Unreachable
@@ -239,7 +238,7 @@ class Crew:
 
     def _facts(self, host: int, body: Body) -> HostFacts:
         offset, error = self.offsets[host]
-        reason: str = body["trouble"]
+        reason = "".join(body["trouble"].strip().splitlines()[-1:])
         try:
             facts = decode(body["result"]) if not reason else None
         except msgspec.ValidationError as wrong:
@@ -269,6 +268,8 @@ class Crew:
             return
         self.gone.add(host)
         self.watch(host, "unreachable")
+        from nvrun.checks.unreachable import from_unreachable  # all checks come with it: only bad news waits for them
+
         self.findings.append(from_unreachable(self.names[host], why.code, why.message, why.hint))
 
     def _refuse(self, host: int, code: str, why: str) -> None:
