@@ -12,12 +12,12 @@ GAUGES = {
     "power_w": ("nvrun_gpu_power_watts", 1),
     "temperature_c": ("nvrun_gpu_temperature_celsius", 1),
     "sm_mhz": ("nvrun_gpu_sm_clock_hertz", 1e6),
+    "pcie_tx_per_s": ("nvrun_gpu_pcie_transmit_bytes_per_second", 1),
+    "pcie_rx_per_s": ("nvrun_gpu_pcie_receive_bytes_per_second", 1),
 }
 COUNTERS = {
     "nvlink_tx": "nvrun_gpu_nvlink_transmitted_bytes_total",
     "nvlink_rx": "nvrun_gpu_nvlink_received_bytes_total",
-    "pcie_tx": "nvrun_gpu_pcie_transmitted_bytes_total",
-    "pcie_rx": "nvrun_gpu_pcie_received_bytes_total",
     "pcie_replays": "nvrun_gpu_pcie_replays_total",
     "ecc_uncorrected": "nvrun_gpu_ecc_uncorrected_total",
 }

@@ -61,9 +61,10 @@ class Monitor:
         self.ranks: Dict[int, int] = {}
         self._rdma = readings.RdmaPorts()
 
-    def take(self) -> Dict[str, Any]:
-        """One sample; what could not be read is absent or, for the GPUs, has its reason."""
-        gpus, trouble = self.gpus.read()
+    def take(self, whole: bool = True) -> Dict[str, Any]:
+        """One sample; what could not be read is absent or, for the GPUs, has its reason. `whole`: also what is dear to
+        read."""
+        gpus, trouble = self.gpus.read(links=whole)
         sample: Dict[str, Any] = {
             "at": time.time(),
             **readings.host(),
@@ -86,6 +87,7 @@ class Recorder:
         self._log: Optional[Log] = None
         self._textfile: Optional[exposition.Textfile] = None
         self._taken = 0.0
+        self._count = 0
         self._begun = math.inf
 
     @property
@@ -105,10 +107,11 @@ class Recorder:
         elif line[:1] == b"-":
             self._monitor.ranks.pop(rank, None)
         else:
-            self.take()
+            self.take(whole=True)
 
-    def take(self) -> None:
-        sample = self._monitor.take()
+    def take(self, whole: bool = False) -> None:
+        sample = self._monitor.take(whole or self._count % readings.LINKS_EVERY == 0)
+        self._count += 1
         self._taken = time.monotonic()
         known = self._monitor.gpus.known
         if self._log is None:
@@ -125,7 +128,7 @@ class Recorder:
     def end(self) -> None:
         """The last sample, where there is none of just now."""
         if time.monotonic() - self._taken > _JUST_NOW_SECONDS:
-            self.take()
+            self.take(whole=True)
         if self._textfile:
             self._textfile.remove()
 

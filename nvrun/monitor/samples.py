@@ -52,8 +52,9 @@ class GpuRead(_Read, frozen=True, kw_only=True):
     """What holds the clocks down, as `nvrun facts` names it."""
     nvlink_tx: int | None = None
     nvlink_rx: int | None = None
-    pcie_tx: int | None = None
-    pcie_rx: int | None = None
+    pcie_tx_per_s: int | None = None
+    """Bytes a second in the 20 ms before, with PCIe's own headers: one look, not what passed since the last sample."""
+    pcie_rx_per_s: int | None = None
     pcie_replays: int | None = None
     nvlink_replays: int | None = None
     nvlink_recoveries: int | None = None

@@ -148,11 +148,11 @@ def _gpus(run: Recorded) -> Iterator[Chart]:
         ("gpu-clock", "GPU clock (SM)", "MHz", lambda gpu: gpu.sm_mhz, 1, None),
         ("gpu-temperature", "GPU temperature", "°C", lambda gpu: gpu.temperature_c, 1, None),
         ("gpu-memory", "GPU memory in use", "GiB", lambda gpu: gpu.memory_used, _GIB, None),
+        ("pcie", "PCIe, received by each GPU at that moment", "GB/s", lambda gpu: gpu.pcie_rx_per_s, _GB, None),
     )
     for name, title, unit, value, scale, top in wanted:
         yield _chart(name, title, unit, _of_gpus(run, value, scale, rate=False), top=top)
     yield _chart("nvlink", "NVLink, sent by each GPU", "GB/s", _of_gpus(run, lambda gpu: gpu.nvlink_tx, _GB, rate=True))
-    yield _chart("pcie", "PCIe, received by each GPU", "GB/s", _of_gpus(run, lambda gpu: gpu.pcie_rx, _GB, rate=True))
 
 
 def _of_gpus(run: Recorded, value: Callable[[GpuRead], float | None], scale: float, *, rate: bool) -> dict[str, Points]:

@@ -139,6 +139,7 @@ class Nvml:
             "nvmlDeviceGetPowerUsage": 512345,
             "nvmlDeviceGetTemperature": 61,
             "nvmlDeviceGetClockInfo": 1980,
+            "nvmlDeviceGetPcieThroughput": 3,
             "nvmlDeviceGetCurrentClocksThrottleReasons": 0x44,
         }
         if name not in answers:
@@ -166,10 +167,13 @@ def test_gpu_counters_are_summed_over_links_and_what_it_lacks_is_absent() -> Non
     ]
     assert read == {
         "util": 93, "memory_used": 40, "power_w": 512.345, "temperature_c": 61, "sm_mhz": 1980, "memory_mhz": 1980,
-        "reasons": ["power cap", "hardware thermal"], "ecc_corrected": 5, "pcie_replays": 2, "nvlink_tx": 10 * 1024,
-        "nvlink_rx": 20 * 1024, "nvlink_recoveries": 3,
+        "pcie_tx_per_s": 3072, "pcie_rx_per_s": 3072, "reasons": ["power cap", "hardware thermal"], "ecc_corrected": 5,
+        "pcie_replays": 2, "nvlink_tx": 10 * 1024, "nvlink_rx": 20 * 1024, "nvlink_recoveries": 3,
     }  # fmt: skip
     assert nvml.asked == 6, "what the GPU has not is not asked for again"
+    (light,), _ = gpus.read(links=False)  # type: ignore[misc]
+    assert nvml.asked == 4
+    assert light == {name: value for name, value in read.items() if name != "nvlink_recoveries"}
 
 
 def test_driver_that_hangs_costs_the_gpus_only_and_is_heard_when_it_answers() -> None:

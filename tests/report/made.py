@@ -114,7 +114,7 @@ def _sample(plan: Plan, node: int, gpus: int, seconds: float, works: float, powe
             "sm_mhz": int(1980 - works * (60 + 10 * wave(at) + 520 * hot)),
             "reasons": ["hardware thermal"] if hot and works else ["power cap"] if works else ["idle"],
             "nvlink_tx": int(works * max(0, seconds - 20) * (120 + at) * 1e9),
-            "pcie_rx": int(seconds * 2e8), "pcie_replays": 3, "ecc_uncorrected": 0,
+            "pcie_rx_per_s": int(2e8 + 1e7 * wave(at)), "pcie_replays": 3, "ecc_uncorrected": 0,
         }  # fmt: skip
 
     ranks = {

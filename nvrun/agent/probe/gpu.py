@@ -135,7 +135,7 @@ def _gpu(tree: Tree, reader: Reader, handle: Any, index: int) -> dict[str, Any]:
         "pci": address,
         "numa_node": pci.numa_node(tree, f"{pci.DEVICES}/{address}"),
         "memory_node": _memory_node(tree, reader, handle, address),
-        **_memory(reader, handle),
+        **memory(reader, handle),
         "processes": _processes(tree, reader, handle),
         "compute_capability": ".".join(map(str, capability)) if capability else None,
         "mig": _mig(reader, handle),
@@ -183,7 +183,7 @@ def _health(reader: Reader, handle: Any) -> dict[str, Any]:
     }
 
 
-def _memory(reader: Reader, handle: Any) -> dict[str, Any]:
+def memory(reader: Reader, handle: Any) -> dict[str, Any]:
     """Bytes; the second version of the call keeps the driver's own reserve out of `used`."""
     version = getattr(reader.nvml, "nvmlMemory_v2", None)
     memory = reader.read("memory_used", "nvmlDeviceGetMemoryInfo", handle, version) if version else None
