@@ -143,7 +143,7 @@ class Crew:
         return self.collect(bodies, answer, timeout)
 
     def collect(self, hosts: Collection[int], answer: str, timeout: float) -> dict[int, tuple[Body, float]]:
-        """Waits for an answer of each of `hosts`."""
+        """Waits for an answer of each of `hosts`; theirs, in node order."""
         found: dict[int, tuple[Body, float]] = {}
         deadline = time.monotonic() + timeout
         while True:
@@ -153,7 +153,7 @@ class Crew:
             if self.ending:
                 raise Ended
             if len(found) == len(hosts):
-                return found
+                return dict(sorted(found.items()))
             if time.monotonic() > deadline:
                 silent = ", ".join(self.names[host] for host in hosts if host not in found)
                 self.end("lost", 69, f"no answer ({answer}) from {silent} in {timeout:g} s")
