@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from nvrun.active import schedule
 from nvrun.active.clock import Clock
 from nvrun.active.places import Place
@@ -101,7 +103,7 @@ class _Conversation:
             second = self._try(retried, set(retried), SILENCE_AGAIN)
             after = schedule.settled(bad, {pair: _answer(seen) for pair, seen in second.items()})
             kept = {pair: seen for pair, seen in self._tried.items() if after[pair] or not bad[pair]}
-            self._tried = {**kept, **second}
+            self._tried = {**kept, **{pair: _both(self._tried.get(pair), seen) for pair, seen in second.items()}}
 
     def ping(self, deep: bool) -> None:
         """Latency of pairs that talk; few at a time, since they share CPUs and links."""
@@ -227,6 +229,16 @@ class _Conversation:
     def _skip(self, test: str, host: int | None, reason: str) -> None:
         name = None if host is None else self._places[host].name
         self._skipped.append(Skipped(code=test, host=name, reason=reason))
+
+
+def _both(first: Tried | None, second: Tried) -> Tried:
+    """The second try, with what the first was told where the second heard nothing: kernels limit the rate of refusals
+    (icmp_ratelimit)."""
+    if first is None:
+        return second
+    silent = {port for port, answer in second.ports.items() if answer == "ETIMEDOUT"}
+    told = {port: answer for port, answer in first.ports.items() if answer and port in silent}
+    return msgspec.structs.replace(second, ports={**second.ports, **told})
 
 
 def _answer(seen: Tried) -> str:

@@ -21,7 +21,7 @@ class Blame(NamedTuple):
     """None for pairs: nothing tells which of the two it is."""
     edges: tuple[Edge, ...]
     answer: str
-    """The most frequent one of these edges, silence last."""
+    """The most frequent one of these edges, silence last; of a pair that fails both ways that of the first edge."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def blame(edges: Mapping[Edge, str]) -> list[Blame]:
     def take(kind: Literal["in", "out", "both"], host: str, covered: Iterable[Edge]) -> None:
         mine = tuple(edge for edge in covered if edge in left)
         if mine:
-            found.append(Blame(kind, host, mine, _usual(left[edge] for edge in mine)))
+            found.append(Blame(kind, host, mine, most_telling(left[edge] for edge in mine)))
             for edge in mine:
                 del left[edge]
 
@@ -70,9 +70,11 @@ def blame(edges: Mapping[Edge, str]) -> list[Blame]:
 
 
 def _pairs(left: Mapping[Edge, str]) -> Iterable[Blame]:
-    mutual = [(a, b) for a, b in left if a < b and left.get((b, a)) == left[a, b]]
+    mutual = [(a, b) for a, b in left if a < b and (b, a) in left]
     for a, b in mutual:
-        yield Blame("pair", None, ((a, b), (b, a)), left[a, b])
+        answer = most_telling((left[a, b], left[b, a]))
+        edges = ((a, b), (b, a)) if left[a, b] == answer else ((b, a), (a, b))
+        yield Blame("pair", None, edges, answer)
     rest = {edge: answer for edge, answer in left.items() if tuple(sorted(edge)) not in mutual}
     groups: dict[tuple[str, str], list[Edge]] = {}
     for edge, answer in rest.items():
@@ -105,7 +107,7 @@ def usual(pairs: Mapping[Edge, float], best: Callable[[Iterable[float]], float])
     return middle, median([abs(value - middle) for value in values]) if values else 0.0
 
 
-def _usual(answers: Iterable[str]) -> str:
+def most_telling(answers: Iterable[str]) -> str:
     """The most frequent one; silence only where nothing else was said: what a firewall refuses on one way is silent on
     the other, since answers are refused too."""
     count = Counter(answers)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from nvrun.checks import rendezvous
-from nvrun.checks.blame import Blame, Edge, blame, usual
+from nvrun.checks.blame import Blame, Edge, blame, most_telling, usual
 from nvrun.checks.code import ERROR, FATAL, WARNING, declare
 from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding, Frozen
@@ -124,7 +124,7 @@ def ports(
     tested: dict[str, set[str]] = {}
     for edge, seen in tried.items():
         answers = [answer for answer in seen.ports.values() if answer]
-        worst = max(answers, key=answers.count) if answers else ""
+        worst = most_telling(answers) if answers else ""
         edges[edge] = rendezvous.by_subnet(worst, subnets.get(edge[0]), subnets.get(edge[1]))
         closed.setdefault(edge[1], set()).update(port for port, answer in seen.ports.items() if answer)
         tested.setdefault(edge[1], set()).update(seen.ports)

@@ -137,7 +137,9 @@ def _finding(
     }[found.kind]
     if remedy is None or code not in (DROPPED, REJECTED):
         remedy = code.remedy.replace("PORT", port)
-    return code.found(f"{what}: {cause}", host=found.host, subject=subject, observed=found.answer, remedy=remedy)
+    # A refusal comes from the host that is asked; silence may be anybody's.
+    host = target if found.kind == "pair" and found.answer == "ECONNREFUSED" else found.host
+    return code.found(f"{what}: {cause}", host=host, subject=subject, observed=found.answer, remedy=remedy)
 
 
 def _pair(found: Blame, at: str) -> str:
