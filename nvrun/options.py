@@ -285,7 +285,7 @@ class Options:
     ] = None
     monitor: Annotated[
         float | Literal["off"],
-        Setting(_JOB, seconds_or_off, "off|SECONDS", "look at GPUs, NICs and ranks every so often (10)", brief=True),
+        Setting(_JOB, seconds_or_off, "off|SECONDS", "look at GPUs, NICs and ranks every so often (10)"),
     ] = 10.0
     monitor_textfile: Annotated[
         str | None,
