@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from .lab import BRIDGE, Lab
+from .lab import BRIDGE, Lab, needed_paths
 from .processes import Process
 
 _numbers = itertools.count()
@@ -256,9 +256,20 @@ def low_limits(lab: Lab, host: str, **limits: int) -> contextlib.AbstractContext
 
 @contextlib.contextmanager
 def mounted(lab: Lab, host: str, directory: str, options: str) -> Iterator[None]:
-    """An empty tmpfs of the same owner and mode over a directory, on this host alone: "size=1m", "noexec", "ro"."""
-    script = 'mount -t tmpfs -o "$2,$(stat -c mode=%a,uid=%u,gid=%g "$1")" fault "$1"'
-    command = ["sh", "-ec", script, "sh", directory, options]
+    """An empty tmpfs of the same owner and mode over a directory, on this host alone: "size=1m", "noexec", "ro".
+
+    The checkout and its interpreter stay where they are, also below that directory.
+    """
+    script = """
+        directory=$1 options=$2; shift 2
+        behind=/run/behind$(echo "$directory" | tr / _)
+        mkdir -p "$behind"; mount --rbind "$directory" "$behind"
+        mount -t tmpfs -o "$(stat -c mode=%a,uid=%u,gid=%g "$directory")" fault "$directory"
+        for path; do mkdir -p "$path"; mount --bind "$behind${path#"$directory"}" "$path"; done
+        mount -o "remount,$options" "$directory"; umount --lazy "$behind"
+    """
+    kept = [path for path in needed_paths() if Path(directory) in Path(path).parents]
+    command = ["sh", "-ec", script, "sh", directory, options, *kept]
     with changed(lab, [host], command, ["umount", "--lazy", directory]):
         yield
 

@@ -274,8 +274,8 @@ class Lab:
 
     def _spec(self) -> dict[str, Any]:
         places = [LAUNCHER, *self.hosts]
-        own = ["/tmp", "/dev/shm", *HOMES.values()] if self.split else []
-        needed = sorted({str(Path(p).resolve()) for p in (REPOSITORY, sys.prefix, sys.base_prefix)})
+        own = [*(["/tmp", "/dev/shm", *HOMES.values()] if self.split else []), *self.private]
+        needed = needed_paths()
         names = "".join(f"{self.address(name)} {name}\n" for name in places)
         return {
             "user": USER,
@@ -295,8 +295,8 @@ class Lab:
                     "address": self.address(name),
                     "daemon": "" if name == LAUNCHER else shlex.join(sshd_command(name)),
                     "own_pids": self.own_pids and name != LAUNCHER,
-                    "private": [] if name == LAUNCHER else [*own, *self.private],
-                    "kept": [path for path in needed if any(Path(home) in Path(path).parents for home in own)],
+                    "private": [] if name == LAUNCHER else own,
+                    "kept": [path for path in needed if any(Path(folder) in Path(path).parents for folder in own)],
                 }
                 for name in places
             ],
@@ -325,6 +325,11 @@ class Lab:
         family = "ip6" if self.ipv6 else "ip"
         rule = f"{family} saddr {self.address(LAUNCHER)} drop"
         self.nft(host, f"table inet bastion {{\n chain in {{\n type filter hook input priority -300; {rule}\n }}\n}}")
+
+
+def needed_paths() -> list[str]:
+    """What every host must see at the same path: the checkout and its interpreter."""
+    return sorted({str(Path(path).resolve()) for path in (REPOSITORY, sys.prefix, sys.base_prefix)})
 
 
 def is_daemon(process: Process) -> bool:
