@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from nvrun.facts import Gpu, HostFacts, Interface, RdmaPort
-from nvrun.hooks import Finding, Severity
+from nvrun.hooks import Finding, Severity, means
 from nvrun.hooks.around import Job
 
 PORT_ERRORS = {
@@ -24,6 +24,34 @@ PORT_ERRORS = {
 }
 """Counters of an RDMA port that stand still on a healthy one. Discards, waits and congestion notices grow under load
 on a healthy network as well, and are left out."""
+
+
+for _code, _summary, _remedy in (
+    ("gpu-lost", "a GPU that was there before the job is gone", "dmesg for Xid 79; reset or power-cycle the host"),
+    (
+        "ecc-uncorrected-grew",
+        "a GPU's memory had an error that could not be corrected",
+        "nvidia-smi -q -d ECC; reset it",
+    ),
+    (
+        "nvlink-errors-grew",
+        "an NVLink had errors meanwhile",
+        "nvidia-smi nvlink -e; have the GPU or its board looked at",
+    ),
+    ("nvlink-down", "an NVLink is down that was up", "nvidia-smi nvlink --status; reset the GPU"),
+    ("port-errors-grew", "an RDMA port had errors meanwhile", "cable, optics or switch port"),
+    ("port-down", "an RDMA port is down that was up", "cable, optics or switch port; ibstat"),
+    ("interface-errors-grew", "a network interface had errors meanwhile", "ethtool -S NAME"),
+    ("interface-flapped", "a network interface lost its link meanwhile", "ethtool NAME; cable or switch port"),
+):
+    means(
+        _code,
+        _summary,
+        read="counters of the host before and after the job",
+        why="it slowed the job down or ended it, and may end the next one",
+        remedy=_remedy,
+        source="hooks/nvlink_errors.py",
+    )
 
 
 def around(job: Job, options: object) -> Generator[None, None, None]:

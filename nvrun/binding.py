@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from nvrun.bindfile import Row
 from nvrun.facts import Gpu, HostFacts
+from nvrun.meanings import means
 from nvrun.model import Binding, Finding, Frozen, Severity
 from nvrun.topology.cpus import CpuLayout, format_cpulist, layout, share, spare_nodes
 from nvrun.topology.devices import Device, visible
@@ -21,6 +22,57 @@ Mode: TypeAlias = Literal["none", "node", "socket", "exclusive"]
 would get no core of its own. socket: all CPUs of the GPU's socket, which its ranks have in common. none: not bound."""
 Memory: TypeAlias = Literal["preferred", "strict", "local"]
 """numactl's --preferred (falls back to other nodes when full), --membind (does not), --localalloc."""
+
+_CPUS = "the kernel's NUMA nodes, the cpuset and each GPU's node (sysfs)"
+_NUMA = "numa(7), cpuset(7); sysfs-bus-pci, numa_node"
+NODE_WITHOUT_CPUS = means(
+    "gpu-node-without-cpus",
+    "no CPU beside a GPU may be used",
+    read=_CPUS,
+    why="its rank runs on another NUMA node: every copy to the GPU crosses the CPUs' interconnect",
+    remedy="ask for CPUs beside the GPUs (Slurm: --gres-flags=enforce-binding), or widen the cpuset",
+    source=_NUMA,
+)
+NODE_UNKNOWN = means(
+    "gpu-node-unknown",
+    "the kernel does not say which NUMA node a GPU is on",
+    read=_CPUS,
+    why="its rank is not bound: a guess would be wrong half of the time",
+    remedy="expose the NUMA topology to the virtual machine, or give the CPUs with --bind FILE",
+    source=_NUMA,
+)
+MORE_RANKS = means(
+    "more-ranks-than-gpus",
+    "more ranks on a host than GPUs are visible there",
+    read="the plan, and the GPUs that CUDA_VISIBLE_DEVICES leaves",
+    why="cuda:LOCAL_RANK does not exist for the last of them",
+    remedy="--nproc-per-node N; --waive more-ranks-than-gpus if ranks share GPUs on purpose or use none",
+    source="torch.cuda.set_device",
+)
+TOO_FEW_CORES = means(
+    "too-few-cores",
+    "--bind exclusive: fewer cores than ranks",
+    read=_CPUS,
+    why="ranks would take turns on a core",
+    remedy="--bind node lets ranks share cores; or ask the scheduler for more CPUs a task",
+    source=_NUMA,
+)
+MEMORY_REFUSED = means(
+    "memory-node-refused",
+    "a strict memory policy names a NUMA node whose memory the job may not use",
+    read="Mems_allowed of the cpuset",
+    why="the rank would be killed at its first allocation",
+    remedy="--bind-memory preferred, or widen the cpuset's memory nodes",
+    source="set_mempolicy(2), cpuset(7)",
+)
+FILE_WRONG = means(
+    "bind-file-wrong",
+    "a binding file does not fit the host",
+    read="--bind FILE and the cpuset",
+    why="ranks without a line, or with CPUs that are not theirs, would run anywhere",
+    remedy="correct the file, or use --bind node",
+    source="nvrun/bindfile.py",
+)
 
 _FEWEST_CORES = 2
 """Cores that a rank needs of its own: NCCL's proxy threads inherit the rank's mask (NCCL init.cc), and on one core
@@ -256,7 +308,7 @@ def _remarks(
         yield _numa_unknown(facts.host, unknown)
     for node in sorted({home.gpu_node for home in homes.values() if home.gpu_node != home.node}):
         yield Finding(
-            code="gpu-node-without-cpus",
+            code=NODE_WITHOUT_CPUS,
             severity=Severity.WARNING,
             host=facts.host,
             subject=f"NUMA node {node}",
@@ -268,7 +320,7 @@ def _remarks(
 
 def _numa_unknown(host: str, gpus: Sequence[Gpu]) -> Finding:
     return Finding(
-        code="gpu-node-unknown",
+        code=NODE_UNKNOWN,
         severity=Severity.WARNING,
         host=host,
         subject=f"GPU {format_cpulist(gpu.index for gpu in gpus)}",
@@ -280,7 +332,7 @@ def _numa_unknown(host: str, gpus: Sequence[Gpu]) -> Finding:
 
 def _more_ranks_than_gpus(host: str, ranks: int, gpus: int) -> Finding:
     return Finding(
-        code="more-ranks-than-gpus",
+        code=MORE_RANKS,
         severity=Severity.ERROR,
         host=host,
         subject=f"local rank {format_cpulist(range(gpus, ranks))}",
@@ -293,7 +345,7 @@ def _more_ranks_than_gpus(host: str, ranks: int, gpus: int) -> Finding:
 
 def _too_few_cores(host: str, nodes: Sequence[int], cores: int, ranks: int) -> Finding:
     return Finding(
-        code="too-few-cores",
+        code=TOO_FEW_CORES,
         severity=Severity.ERROR,
         host=host,
         subject=f"NUMA node {format_cpulist(nodes)}",
@@ -306,7 +358,7 @@ def _too_few_cores(host: str, nodes: Sequence[int], cores: int, ranks: int) -> F
 
 def _memory_refused(host: str, node: int) -> Finding:
     return Finding(
-        code="memory-node-refused",
+        code=MEMORY_REFUSED,
         severity=Severity.ERROR,
         host=host,
         subject=f"NUMA node {node}",
@@ -317,7 +369,7 @@ def _memory_refused(host: str, node: int) -> Finding:
 
 def _table_error(host: str, rank: int, message: str) -> Finding:
     return Finding(
-        code="bind-file-wrong",
+        code=FILE_WRONG,
         severity=Severity.ERROR,
         host=host,
         subject=f"local rank {rank}",

@@ -15,6 +15,7 @@ from nvrun.facts import HostFacts
 from nvrun.hooks import Contribution, Hook, contributions
 from nvrun.job import Job
 from nvrun.mask import masked
+from nvrun.meanings import means
 from nvrun.model import EnvVar, Finding, Frozen, Severity
 from nvrun.numactl import prefix
 from nvrun.plan import HostPlan, Plan, RankPlan, as_mapping
@@ -24,6 +25,15 @@ from nvrun.topology.interface import addresses, socket_interface
 from nvrun.topology.nics import hca_lists
 from nvrun.torchrun import TorchrunArgs
 from nvrun.tune.written import TUNED, of_hardware
+
+FORWARDED_OVER = means(
+    "env-forwarded-over",
+    "a variable that travelled to a host has another value there",
+    read="the host's own environment and what travels to it (nvrun plan --show-env)",
+    why="the job gets this machine's value; a path or a library of the host may have been meant",
+    remedy="--env NAME=VALUE decides it for all hosts; unset it here and the host's own holds",
+    source="what travels: nvrun/travel.py",
+)
 
 
 class Wishes(Frozen, frozen=True, kw_only=True):
@@ -119,7 +129,7 @@ def _forwarded_over(host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
         own = (facts.own_env or {}).get(variable.name)
         if variable.source == "forwarded" and own is not None and own != variable.value:
             yield Finding(
-                code="env-forwarded-over",
+                code=FORWARDED_OVER,
                 severity=Severity.INFO if variable.name in travel.NAMES else Severity.WARNING,
                 host=host.host.name,
                 subject=variable.name,

@@ -11,6 +11,7 @@ from nvrun.active.run import Outcome
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
 from nvrun.job import Job
+from nvrun.meanings import MEANINGS
 from nvrun.model import Finding, Frozen, Verdict
 from nvrun.nccl import lint
 from nvrun.placement import Placed, place, wishes_of
@@ -83,7 +84,7 @@ def decide(
     if job.options.check == "off":
         return Decided(plan=placed.plan)
     verdict = judge(placed, facts, context(placed.plan, job), found, tried)
-    decision = checks.apply(verdict, waive=job.options.waive, force=job.options.force)
+    decision = decision_of(job, verdict)
     at_fault = [None if _of_the_job(finding) else finding.host for finding in decision.blocking]
     return Decided(
         plan=placed.plan,
@@ -92,6 +93,11 @@ def decide(
         lines=tuple(shown(verdict, decision.waived)),
         bad_hosts=() if None in at_fault else tuple(dict.fromkeys(host for host in at_fault if host)),
     )
+
+
+def decision_of(job: Job, verdict: Verdict) -> checks.Decision:
+    """Whether the job may start, by what the user lifts. A code that could be found, and was not, may be lifted too."""
+    return checks.apply(verdict, waive=job.options.waive, force=job.options.force, also=MEANINGS)
 
 
 def _of_the_job(finding: Finding) -> bool:

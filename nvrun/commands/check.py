@@ -96,7 +96,7 @@ def _said(the_job: job.Job, looked: Looked, left_out: Sequence[Finding], flags: 
     options = the_job.options
     verdict = looked.decided.verdict if looked.decided else Verdict()
     verdict = msgspec.structs.replace(verdict, findings=(*looked.unreached, *verdict.findings))
-    decision = checks.apply(verdict, waive=options.waive, force=options.force)
+    decision = preflight.decision_of(the_job, verdict)
     if path := flags.get("--prometheus"):
         hosts = dict.fromkeys([*(host.name for host in the_job.hosts), *(each.host for each in left_out if each.host)])
         _write(path, prometheus.text(_with(verdict, left_out), hosts, at=time.time()))

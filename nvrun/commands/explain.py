@@ -1,44 +1,61 @@
-"""`nvrun explain CODE`: what a finding means, where it comes from, what to do. Checks, diagnosis and Xids."""
+"""`nvrun explain CODE`: what a finding means, where it comes from, what to do."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 
+import nvrun.diagnose.meanings
+import nvrun.fleet.crew
+import nvrun.hooks.around
+import nvrun.hosts.meanings
+import nvrun.nccl.meanings
+import nvrun.placement
+import nvrun.readback  # noqa: F401 - these are imported for the codes that they declare
 from nvrun import checks
 from nvrun.commands import Said
 from nvrun.config import Invocation
 from nvrun.diagnose.rule import Rule
 from nvrun.diagnose.scan import RULES
-from nvrun.diagnose.xid import XIDS, Xid
+from nvrun.diagnose.xid import XIDS, Action, Xid
 from nvrun.errors import UsageError
+from nvrun.hooks.load import listing
+from nvrun.meanings import MEANINGS, Meaning
 from nvrun.report.document import document
 from nvrun.torchrun import nearest
+
+_UNKNOWN_XID = Xid(0, "not in the table of known codes", Action.RESET)
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     if not invocation.words:
         raise UsageError("nvrun explain: which code?", hint="it stands in brackets behind a finding: [port-taken]")
-    pages = {code: page(code) for code in invocation.words}
+    pages = {code: page(code, environ) for code in invocation.words}
     if invocation.options.json:
         return Said(document(codes=[{"code": code, "text": text} for code, text in pages.items()]))
     return Said("\n".join(pages.values()))
 
 
-def page(code: str) -> str:
+def page(code: str, environ: Mapping[str, str]) -> str:
     """All that is known of a code. UsageError with the nearest where there is none."""
     preflight = {each.code for each in checks.codes()}
     rules: dict[str, list[Rule]] = {}
     for rule in RULES:
         rules.setdefault(rule.code, []).append(rule)
-    xids = {f"xid-{number}": xid for number, xid in XIDS.items()}
     if code in preflight:
         return checks.explain(code)
     if code in rules:
         return _of_rules(code, rules[code])
-    if code in xids:
-        return _of_xid(code, xids[code])
-    near = nearest(code, [*preflight, *rules, *xids])
+    if number := re.fullmatch(r"xid-(\d+)", code):
+        return _of_xid(code, XIDS.get(int(number[1]), _UNKNOWN_XID))
+    if re.fullmatch(r"sxid-\d+", code):
+        return _of_meaning(code, MEANINGS["sxid"])
+    if code not in MEANINGS:
+        listing(environ)  # hooks declare what they find as they are read
+    if code in MEANINGS:
+        return _of_meaning(code, MEANINGS[code])
+    near = nearest(code, [*preflight, *rules, *MEANINGS, *(f"xid-{number}" for number in XIDS)])
     raise UsageError(
         f"no finding is called {code if code.isprintable() else repr(code)}, or nothing more is known of it",
         hint=f"did you mean {near}?" if near else "nvrun check --list shows those of the preflight",
@@ -59,9 +76,17 @@ def _of_rules(code: str, rules: list[Rule]) -> str:
     return "\n".join(lines)
 
 
+def _of_meaning(code: str, meaning: Meaning) -> str:
+    lines = [f"{code}: {meaning.summary}", ""]
+    lines += _field("read", meaning.read)
+    lines += _field("why it matters", meaning.why)
+    lines += _field("remedy", meaning.remedy)
+    return "\n".join([*lines, *_field("source", meaning.source), ""])
+
+
 def _of_xid(code: str, xid: Xid) -> str:
     lines = [f"{code}: {xid.meaning}", ""]
-    lines += _field("read", f"the kernel's log: NVRM: Xid (PCI:...): {xid.code}")
+    lines += _field("read", f"the kernel's log: NVRM: Xid (PCI:...): {code.removeprefix('xid-')}")
     lines += _field("remedy", xid.action.value.replace("{gpu}", "GPU"))
     return "\n".join([*lines, ""])
 

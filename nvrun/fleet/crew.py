@@ -19,6 +19,7 @@ from nvrun.fleet.link import Unreachable
 from nvrun.fleet.session import Body, Console, Event, Session
 from nvrun.fleet.start import Start, interpreters
 from nvrun.job import Job
+from nvrun.meanings import MEANINGS, means
 from nvrun.model import EndedBy, Finding, Frozen, Severity
 
 HELLO_SECONDS = 20.0
@@ -30,9 +31,17 @@ SILENT_AFTER = 10.0
 _STOPPED_SECONDS = 5.0
 _ONE_SIGNAL_SECONDS = 0.2
 """Slurm's time limit sends SIGTERM twice within 5 ms (measured on 22.05); nobody presses Ctrl-C twice so quickly."""
+PORTS_TAKEN = means(
+    "ports-taken",
+    "no port of --port-range is free on the first host",
+    read="bind(2) on each of them there",
+    why="torchrun's rendezvous could not listen",
+    remedy="--port-range FIRST-LAST names others; ss -ltnp on that host shows who has them",
+    source="bind(2): EADDRINUSE",
+)
 _REMEDIES = {
     "host-no-folder": "remove what lies there, or let TMPDIR name another place on that host",
-    "ports-taken": "--port-range FIRST-LAST names others; ss -ltnp on that host shows who has them",
+    PORTS_TAKEN: MEANINGS[PORTS_TAKEN].remedy,
 }
 
 

@@ -25,12 +25,30 @@ from nvrun import facts as facts_module
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import FACTS_SECONDS, Crew, Ended
 from nvrun.hooks.model import Completed, Hook, HookFailed
+from nvrun.meanings import means
 from nvrun.model import Finding, RunResult, Severity
 from nvrun.plan import HostPlan, Plan, as_mapping
 from nvrun.prepare import facts_requests
 
 if TYPE_CHECKING:
     from nvrun.job import Job as Asked
+
+FAILED = means(
+    "hook-failed",
+    "a hook raised an exception, or its command failed",
+    read="the hook's own before-part or after-part",
+    why="before the job: it does not start; after it: how the job ended is not changed",
+    remedy="nvrun hooks show NAME; --hook none runs without hooks",
+    source="hooks/README.md",
+)
+WARNED = means(
+    "hook-warning",
+    "a hook has something to say",
+    read="what the hook looked at",
+    why="as its message says; how the job ended is not changed",
+    remedy="nvrun hooks show NAME",
+    source="hooks/README.md",
+)
 
 _ANSWER_SECONDS = 5.0
 """What a host's answer may take beyond the command's own deadline."""
@@ -111,7 +129,7 @@ class Job:
         """A line on the console."""
         self._say(f"nvrun: {line}")
 
-    def warn(self, message: str, *, host: str | None = None, code: str = "hook-warning") -> None:
+    def warn(self, message: str, *, host: str | None = None, code: str = WARNED) -> None:
         """A finding that changes nothing of how the job ended."""
         self.find(Finding(code=code, severity=Severity.WARNING, message=message, host=host))
 
@@ -134,7 +152,7 @@ class Job:
                 raise
             except Exception as error:  # noqa: BLE001 - a hook's own code: whatever it raises, the run does not start
                 message = f"hook {hook.name}, before the job: {_reason(error)}"
-                self.find(Finding(code="hook-failed", severity=Severity.FATAL, message=message, subject=hook.name))
+                self.find(Finding(code=FAILED, severity=Severity.FATAL, message=message, subject=hook.name))
                 self._crew.end("preflight", HookFailed.exit_code)
                 raise Ended from None
 
@@ -147,7 +165,7 @@ class Job:
                 if next(part, _DONE) is not _DONE:
                     self.warn(f"hook {hook.name} yields more than once; what follows its second yield did not run")
             except Exception as error:  # noqa: BLE001 - never hides how the job ended
-                self.warn(f"hook {hook.name}, after the job: {_reason(error)}", code="hook-failed")
+                self.warn(f"hook {hook.name}, after the job: {_reason(error)}", code=FAILED)
 
     def _ask(self, bodies: Mapping[int, Mapping[str, Any]], answer: str, timeout: float) -> dict[int, dict[str, Any]]:
         """Answers of the hosts that gave one in time. Ended where a signal or a lost host cuts a before-part short."""

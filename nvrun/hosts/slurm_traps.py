@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping
 
+from nvrun.hosts import meanings  # noqa: F401 - declares the codes
 from nvrun.hosts.detect import Detected
 from nvrun.model import Finding, Frozen, Severity
 from nvrun.torchrun import TorchrunArgs

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from nvrun.facts import HostFacts
 from nvrun.model import Finding, Severity, worst_first
-from nvrun.nccl import parse
+from nvrun.nccl import meanings, parse  # noqa: F401 - declares the codes
 from nvrun.nccl.lint_together import together
 from nvrun.nccl.lint_values import value_findings
 from nvrun.nccl.scripts import settings_of

@@ -10,7 +10,25 @@ import re
 from collections.abc import Mapping, Sequence
 
 from nvrun.facts import Gpu
+from nvrun.meanings import means
 from nvrun.model import Finding, Frozen, Severity
+
+INVALID = means(
+    "visible-devices-invalid",
+    "CUDA_VISIBLE_DEVICES has an entry that stands for no GPU",
+    read="the rank's environment and the GPUs that NVML lists",
+    why="CUDA ends the list there: later ranks have no GPU",
+    remedy="correct the entry, or unset CUDA_VISIBLE_DEVICES to use all GPUs",
+    source="CUDA programming guide, environment variables",
+)
+ONE_INSTANCE = means(
+    "mig-one-instance",
+    "with MIG on, a process sees one instance only",
+    read="MIG mode and instances by NVML",
+    why="there is no cuda:1: the second rank of a host fails",
+    remedy="--virtual-local-rank gives each rank its own instance; or turn MIG off",
+    source="MIG user guide, device enumeration",
+)
 
 _NONE = ("-1", "NoDevFiles")
 """Values by which people hide all GPUs on purpose; both are invalid entries to CUDA."""
@@ -126,7 +144,7 @@ def _by_uuid(gpus: Sequence[Gpu], entry: str) -> tuple[Device | None, str]:
 
 def _invalid_entry(host: str | None, value: str, problem: str) -> Finding:
     return Finding(
-        code="visible-devices-invalid",
+        code=INVALID,
         severity=Severity.WARNING,
         host=host,
         subject="CUDA_VISIBLE_DEVICES",
@@ -138,7 +156,7 @@ def _invalid_entry(host: str | None, value: str, problem: str) -> Finding:
 
 def _one_instance(host: str | None, devices: int, first: Device) -> Finding:
     return Finding(
-        code="mig-one-instance",
+        code=ONE_INSTANCE,
         severity=Severity.WARNING,
         host=host,
         subject=first.uuid or "",

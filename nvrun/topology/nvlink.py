@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from nvrun.meanings import means
 from nvrun.model import Finding, Severity
 from nvrun.topology.model import Topology, nvlinks_of
+
+PARTIAL = means(
+    "nvlink-partial",
+    "some GPUs of a host have no NVLink between them, and neighbouring ranks are among those",
+    read="NVLink peers by NVML",
+    why="exchanges between neighbouring ranks (pipeline stages) go over PCIe; NCCL's own rings are not concerned",
+    remedy="an order of CUDA_VISIBLE_DEVICES that lays the ranks along NVLink",
+    source="nvidia-smi topo -m",
+)
 
 _MOST_EXACT = 10
 """Rings up to this many GPUs are searched through (n² 2ⁿ steps); beyond, each GPU takes its best neighbour."""
@@ -28,7 +38,7 @@ def ranks_without_nvlink(topology: Topology, order: Sequence[int], host: str | N
     better = len(_gaps(topology, best)) < len(lacking)
     pairs = ", ".join(f"{a} and {b} (GPU{order[a]}, GPU{order[b]})" for a, b in lacking)
     yield Finding(
-        code="nvlink-partial",
+        code=PARTIAL,
         severity=Severity.INFO,
         host=host,
         subject="NVLink",

@@ -1,0 +1,155 @@
+"""What the findings of lint and of NCCL's log mean. Pure."""
+
+from __future__ import annotations
+
+from nvrun.meanings import means
+
+_LINT = "variables of the environment, of conf files, env files and job scripts"
+_LOG = "NCCL's own log (NCCL_DEBUG=INFO)"
+_NCCL = "NCCL's source by release (src/misc/param.cc, src/init.cc, src/graph, src/transport) and its user guide"
+_TORCH = "PyTorch's source (c10/util/env.h, ProcessGroupNCCL.cpp)"
+_EFA = "aws-ofi-nccl's release notes and documentation"
+
+_SPELLING = "NCCL silently goes on with its default, or with another value than the one written"
+_UNUSED = "what the variable was set for does not happen, and nobody says so"
+
+LINT = (
+    # names
+    ("nccl-name-unknown", "nothing that is known reads this variable", _UNUSED, "correct the name", _NCCL),
+    ("nccl-name-blank", "a blank belongs to the name, so it is another variable", _UNUSED, "remove the blank", _NCCL),
+    ("nccl-name-invented", "a variable that never existed, though it is often written about", _UNUSED, "remove it",
+     _NCCL),
+    ("nccl-name-renamed", "an old name of a variable of PyTorch", "it warns, and later releases ignore it",
+     "use the new name", _TORCH),
+    ("nccl-name-removed", "the loaded NCCL no longer reads this variable", _UNUSED, "remove it", _NCCL),
+    ("nccl-name-too-new", "the loaded NCCL does not read this variable yet", _UNUSED, "remove it, or load a newer NCCL",
+     _NCCL),
+    ("nccl-name-deprecated", "it still works, and another name is meant to be used", "a later release may ignore it",
+     "use the new name", _NCCL),
+    ("nccl-two-names", "two names of one limit are both set", "only one of the two values holds", "remove the old name",
+     _NCCL),
+    # numbers
+    ("nccl-value-misread", "NCCL reads another number than the one meant",
+     "integers are read as C does: 4M is 4, 010 is 8; a buffer of 4 bytes hangs the job at the first large message",
+     "write the number without a unit", "measured on NCCL 2.28.9; strtoll(3)"),
+    ("nccl-value-not-plain", "a number in a spelling that NCCL happens to read right", "another may be misread",
+     "write plain digits", _NCCL),
+    ("value-not-a-number", "a whole number is wanted", _SPELLING, "write plain digits", _NCCL),
+    ("nccl-value-overflow", "a number that does not fit 64 bits", _SPELLING, "write a smaller one", _NCCL),
+    ("nccl-value-range", "a number outside of what NCCL takes", _SPELLING, "choose one inside", _NCCL),
+    ("nccl-value-power-of-two", "a number that should be a power of two", _SPELLING, "take the next lower", _NCCL),
+    ("nccl-value-warp", "a number of threads that is no multiple of 32", _SPELLING, "take a multiple of 32", _NCCL),
+    ("nccl-min-above-max", "a lower limit above the upper one", "one value holds for both", "correct one", _NCCL),
+    ("nccl-p2p-not-forced", "an off switch set to 0 in the belief that it forces P2P", _UNUSED,
+     "remove it; NCCL_P2P_LEVEL widens where P2P is used", _NCCL),
+    ("torch-value-raises", "PyTorch does not take this value", "the job fails at start", "write 0 or 1", _TORCH),
+    ("torch-value-suffix", "PyTorch reads the leading digits only", "a unit behind them is lost",
+     "write the number alone", _TORCH),
+    # words and lists
+    ("nccl-value-choice", "a word that is none of the variable's choices", _SPELLING, "take one of its choices", _NCCL),
+    ("nccl-choice-too-new", "a choice that the loaded NCCL does not know", _SPELLING, "remove it, or load a newer NCCL",
+     _NCCL),
+    ("nccl-value-empty", "an empty value with a meaning of its own", "it hides every message, warnings too",
+     "unset the variable", _NCCL),
+    ("nccl-value-quoted", "quotes that become part of the value", "the value fits nothing", "remove the quotes", _NCCL),
+    ("nccl-value-address", "no HOST:PORT", "NCCL fails with an invalid argument", "write HOST:PORT", _NCCL),
+    ("nccl-level-number", "a distance in its old spelling as a number", "it hides which distance is meant",
+     "write the word: NVL, PIX, PXB, PHB, NODE, SYS", _NCCL),
+    ("nccl-list-signs", "^ or = in the middle of a list", "the entry matches nothing", "write the sign once, in front",
+     _NCCL),
+    ("nccl-list-blank", "a blank in a list", "the entry behind it matches nothing", "remove the blank", _NCCL),
+    ("nccl-list-cut", "a list that was cut off by the shell or by srun --export", "devices are missing from it",
+     "quote it; export the variable before srun", "srun(1), --export"),
+    ("nccl-list-short", "a list too short to be read", _UNUSED, "write the whole name", _NCCL),
+    ("nccl-list-long", "more devices than NCCL keeps", "the last of them are not used", "name fewer", _NCCL),
+    ("nccl-list-prefix", "a name that is the beginning of others too", "devices are used that were not meant",
+     "put = in front for exact names", _NCCL),
+    ("nccl-list-matches-nothing", "a list that leaves no device of a host",
+     "NCCL falls back to sockets without a warning, or fails", "name devices that are there", _NCCL),
+    ("interface-list-signs", "signs or wildcards where exact names are wanted", "Gloo finds no such interface",
+     "write the names, separated by commas", "Gloo's source (gloo/transport/tcp)"),
+    ("interface-not-there", "an interface that the host does not have", "Gloo fails at start", "name one that is there",
+     "ip link; Gloo's source"),
+    ("nccl-algo-word", "a word in NCCL_ALGO or NCCL_PROTO that is no algorithm, protocol or collective", _SPELLING,
+     "correct it", _NCCL),
+    ("nccl-algo-syntax", "a form of NCCL_ALGO or NCCL_PROTO that the loaded NCCL does not read", _SPELLING,
+     "write a plain list", _NCCL),
+    ("nccl-algo-leaves-none", "a list that leaves a collective without an algorithm", "the first such collective fails",
+     "add ring", _NCCL),
+    ("nccl-algo-excludes-nvls", "a list without NVLS on hosts with NVSwitch", "all-reduce loses its fastest algorithm",
+     "remove it, or add nvls,nvlstree", _NCCL),
+    # together
+    ("nccl-no-effect", "another setting makes this one idle", _UNUSED, "remove one of the two", _NCCL),
+    ("torch-no-effect", "another setting makes this one idle", _UNUSED, "remove one of the two", _TORCH),
+    ("torch-dump-lost", "a rank may end before its flight recorder is written", "the dump is missing when it is needed",
+     "TORCH_NCCL_ASYNC_ERROR_HANDLING=3, the default", _TORCH),
+    ("nccl-net-contradiction", "a network is demanded and switched off at once", "NCCL fails at init",
+     "remove one of the two", _NCCL),
+    ("nccl-sockets-without-threads", "sockets per thread without threads", _UNUSED, "set NCCL_SOCKET_NTHREADS too",
+     _NCCL),
+    ("nccl-sockets-too-many", "more sockets than NCCL opens", "it takes fewer", "threads x sockets at most 64", _NCCL),
+    ("nccl-gid-index-pinned", "a GID index given by hand", "it is wrong as soon as a host's table is renumbered",
+     "unset it: NCCL finds the GID itself from 2.21 on", _NCCL),
+    ("nccl-gid-index-wrong", "a GID index that is not the RoCE v2 one there", "RDMA connections fail or stall",
+     "unset it: NCCL finds the GID itself from 2.21 on", _NCCL),
+    ("nccl-adaptive-routing-off", "a threshold above every message", "InfiniBand's adaptive routing is never used",
+     "remove NCCL_IB_AR_THRESHOLD", _NCCL),
+    ("nccl-chunk-capped", "a chunk larger than its buffer allows", "NCCL takes 1/8 of NCCL_BUFFSIZE",
+     "write that, or raise the buffer", _NCCL),
+    ("nccl-nvls-unasked", "NVLink SHARP demanded without asking the GPU", "init fails where there is none",
+     "unset it: 2, the default, asks", _NCCL),
+    ("nccl-debugging-left", "a setting for hunting a fault was left on", "it costs speed or hides other faults",
+     "remove it", _NCCL),
+    ("nccl-debug-in-conf", "NCCL_DEBUG in a conf file", "from NCCL 2.28 on it may be looked at too early to count",
+     "export it", _NCCL),
+    ("nccl-debug-file-shared", "one debug file for all ranks of a host", "they overwrite one another's lines",
+     "add %h and %p to the name", _NCCL),
+    ("nccl-debug-file-hosts", "one debug file for several hosts on a shared file system",
+     "they overwrite one another's lines", "add %h to the name", _NCCL),
+    ("nccl-comm-id-set", "one id for every communicator of a process", "the second communicator hangs or fails",
+     "unset NCCL_COMM_ID: PyTorch hands ids out itself", _NCCL),
+    ("nccl-hostid-constant", "one NCCL_HOSTID for several hosts", "NCCL takes them for one host and fails or hangs",
+     "unset it", _NCCL),
+    ("nccl-hosts-disagree", "hosts disagree on a setting that all ranks must share",
+     "the job hangs, or fails with mismatched sizes", "give all hosts the same value, by --env", _NCCL),
+    ("cuda-device-order-only-numbers", "CUDA_DEVICE_ORDER is meant to cure slow traffic", _UNUSED,
+     "remove it: it only numbers the GPUs", "CUDA C programming guide, environment variables"),
+    ("efa-outdated", "a variable that newer EFA software no longer needs", "it does nothing, or slows down",
+     "remove it", _EFA),
+    ("efa-tuner-off", "a choice by hand that switches the EFA plugin's tuner off", "its measured choices are not used",
+     "remove it", _EFA),
+)  # fmt: skip
+"""Code, what is wrong, what it does, remedy, source."""
+
+LOG = (
+    ("nccl-network-unexpected", "NCCL chose another network than the plan expects", "it may be many times slower",
+     "see why RDMA was not taken: the finding's own remedy says it"),
+    ("nccl-sockets-beside-rdma", "NCCL talks over TCP although the host has active RDMA ports",
+     "far less bandwidth, and CPU time", "the finding's own remedy says what kept NCCL from RDMA"),
+    ("nccl-networks-differ", "ranks use different networks", "they cannot talk to each other: init fails or hangs",
+     "find what the odd host lacks"),
+    ("nccl-versions-differ", "ranks loaded different NCCLs", "init fails, or collectives hang",
+     "one environment everywhere; look for a second libnccl in LD_LIBRARY_PATH or LD_PRELOAD"),
+    ("nccl-virtual-interface", "NCCL's bootstrap goes over a bridge or a tunnel", "other hosts can hardly reach it",
+     "NCCL_SOCKET_IFNAME names the interface that all share; nvrun sets it unless told otherwise"),
+    ("nccl-hosts-taken-for-one", "NCCL counts fewer hosts than there are", "shared memory between hosts fails",
+     "give every host its own name and boot id, or NCCL_HOSTID its own value on each"),
+    ("nccl-gdr-off", "data between hosts is copied through host memory", "less bandwidth between hosts",
+     "load nvidia-peermem, or use a kernel and driver with DMA-BUF"),
+    ("nccl-shm-beside-nvlink", "GPUs with NVLink exchange data through host memory",
+     "27 GB/s instead of 326 in an all-reduce of 1 GB on two H200 (measured)",
+     "unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; containers of one host need --ipc=host and all GPUs"),
+    ("nccl-init-incomplete", "a communicator was not complete when the log ended",
+     "its other ranks wait for those that are missing",
+     "look at their logs first"),
+    ("nccl-init-slow", "making a communicator took long", "start-up time only",
+     "a long bootstrap waits for late ranks or name lookups, a long topo for slow sysfs or NVML"),
+    ("nccl-value-read-differently", "NCCL says it read another value than the one set", _SPELLING,
+     "write whole numbers without units"),
+    ("nccl-value-rejected", "NCCL says it did not take a value", "it uses its default", "correct or unset it"),
+)  # fmt: skip
+
+for _code, _summary, _why, _remedy, _source in LINT:
+    means(_code, _summary, read=_LINT, why=_why, remedy=_remedy, source=_source)
+for _code, _summary, _why, _remedy in LOG:
+    means(_code, _summary, read=_LOG, why=_why, remedy=_remedy, source=_NCCL)
