@@ -19,8 +19,8 @@ _INDENT = 34
 _HEAD = """\
 nvrun [flags] train.py [arguments]      runs a PyTorch job as torchrun does, on all hosts, checked first
 
-  nvrun train.py                        this machine, or every node of the Slurm job, all GPUs
-  nvrun --hosts a,b train.py            these hosts, by ssh
+  nvrun --nproc-per-node gpu train.py   all GPUs of this machine, or of every node of the Slurm job
+  nvrun --hosts a,b train.py            all GPUs of these hosts, by ssh
   nvrun --nnodes 2 --node-rank 0 --master-addr a train.py      one node, as with torchrun
 
 torchrun's flags keep their meaning. What stands after the program, or after --, is the program's.
