@@ -169,6 +169,8 @@ def ranks_of(job: Job, host: Host, gpus: int) -> int:
         return host.slots
     if isinstance(wanted, int) and (job.args.is_set("nproc_per_node") or not job.all_gpus):
         return wanted
-    if wanted in ("cpu", "auto") and not gpus:
-        raise UsageError(f"--nproc-per-node {wanted}: {host.name} has no GPU, so give a number")
+    if isinstance(wanted, str) and wanted not in ("gpu", "auto"):
+        raise UsageError(f"--nproc-per-node {wanted}: nvrun counts GPUs only", hint="give gpu, auto or a number")
+    if wanted == "auto" and not gpus:
+        raise UsageError(f"--nproc-per-node auto: {host.name} has no GPU, so give a number")
     return max(gpus, 1)

@@ -76,8 +76,8 @@ COMMANDS: dict[str, Command] = {
         (*REACH, "from", "json"),
     ),
     "explain": Command("a finding's code: what was read, why it matters, how to mend it", "CODE ..."),
-    "diagnose": Command("the cause in any logs of a failed job", "[PATH|RUN ...]"),
-    "nccl": Command("what NCCL chose in a run, and what that costs", "[PATH|RUN ...]"),
+    "diagnose": Command("the cause in any logs of a failed job (those of the newest run)", "[PATH|RUN ...]"),
+    "nccl": Command("what NCCL chose in a run (the newest), and what that costs", "[PATH|RUN ...]"),
     "bench": Command(
         "collectives timed and checked, against the links' limit",
         flags=(
@@ -101,7 +101,7 @@ COMMANDS: dict[str, Command] = {
     "report": Command("a run as one HTML page that opens offline; two runs side by side", "[RUN [RUN]]"),
     "top": Command("GPUs, NICs and ranks of a run, live", "[RUN]"),
     "runs": Command("runs of this user, the newest first", ""),
-    "stop": Command("end a run on all its hosts", "[RUN]", (), ("grace", "json")),
+    "stop": Command("end a run on all its hosts (the only one that runs)", "[RUN]", (), ("grace", "json")),
     "clean": Command("remove what ended runs left on hosts", "", (), (*REACH, "dry-run", "json")),
     "completion": Command("shell completion: bash, zsh or fish", "bash|zsh|fish", (), ()),
 }

@@ -7,6 +7,7 @@ import select
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -26,7 +27,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     """Exits with 0 where nothing of the run is left, 69 where a host was not reached, 1 where something still runs."""
     if len(invocation.words) > 1:
         raise UsageError(f"nvrun stop: expected one run, got {len(invocation.words)}")
-    found = runs.resolve(invocation.words[0] if invocation.words else runs.LATEST, environ)
+    found = runs.resolve(invocation.words[0] if invocation.words else _the_one_that_runs(environ), environ)
     result = runs.result_of(found.path)
     as_json = invocation.options.json
     name = found.path.name
@@ -44,6 +45,23 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     if runs.lives(entry.launcher):
         return _by_launcher(found, entry, float(grace), as_json)
     return _by_hosts(entry, float(grace), environ, as_json)
+
+
+def _the_one_that_runs(environ: Mapping[str, str]) -> str:
+    """Without a word there is one run that can be meant, or UsageError: the newest may be another job's."""
+    running = [
+        each.id
+        for each in runs.known(environ)
+        if Path(each.path).is_dir()
+        and runs.result_of(Path(each.path)) is None
+        and runs.lives(each.launcher) is not False
+    ]
+    if len(running) > 1:
+        shown = ", ".join(running[:5]) + " ..." * (len(running) > 5)
+        raise UsageError(
+            f"nvrun stop: which of {len(running)} runs? {shown}", hint="nvrun stop RUN; nvrun runs lists them"
+        )
+    return running[0] if running else runs.LATEST
 
 
 def _by_launcher(found: runs.Run, entry: runs.Remembered, grace: float, as_json: bool) -> Said:

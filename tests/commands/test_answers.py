@@ -6,8 +6,10 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from nvrun import runs
 from nvrun.cli import main
 from nvrun.diagnose.scan import RULES
 
@@ -163,3 +165,23 @@ def test_nccl_tells_what_it_chose(ask: Asked, tmp_path: Path) -> None:
     assert json.loads(ask("nccl", "log", "--json")[1])["log"]["lines"] == 3
     (tmp_path / "other").write_text("nothing\n")
     assert "no line of NCCL" in ask("nccl", "other")[1]
+
+
+def test_stop_takes_no_guess_which_of_two_runs_is_meant(ask: Asked, tmp_path: Path) -> None:
+    index = runs.index(ask.environ)
+    index.mkdir(parents=True)
+    for name in ("20261129-151203-k3x9", "20261129-151204-k3x9"):
+        entry = runs.Remembered(
+            id=name, path=str(tmp_path), started=0.0, launcher=runs.this_process(), hosts=(), kinds=(), fleet=False
+        )
+        (index / f"{name}.json").write_bytes(msgspec.json.encode(entry))
+    code, out, err = ask("stop")
+    assert (code, out) == (2, "")
+    assert "which of 2 runs? 20261129-151204-k3x9, 20261129-151203-k3x9" in err
+
+
+@pytest.mark.parametrize("count", ["cpu", "xpu", "x"])
+def test_only_gpus_are_counted_for_the_user(ask: Asked, count: str) -> None:
+    code, _, err = ask("plan", "--from", FACTS / "h100x8.json", "--nproc-per-node", count, "t.py")
+    assert code == 2
+    assert "give gpu, auto or a number" in err
