@@ -189,8 +189,12 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
     known = {setting.variable: setting for setting in SETTINGS}
     for variable in environ:
         if variable.startswith("NVRUN_") and variable not in known and variable != "NVRUN_CONFIG":
-            meant = nearest(variable[6:].lower(), [setting.name for setting in SETTINGS])
-            if meant:
+            name = variable[6:].lower()
+            meant = nearest(name, [setting.name for setting in SETTINGS])
+            theirs = None if name == "node_rank" else TORCHRUN.get(name)  # NVRUN_NODE_RANK is a mark of nvrun's own
+            if theirs:
+                yield f"{variable} is ignored: a flag of torchrun; give {theirs.spelling} or {theirs.variable}"
+            elif meant:
                 yield f"{variable} is ignored: there is no such setting; did you mean {BY_NAME[meant].variable}?"
 
 

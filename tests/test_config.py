@@ -28,6 +28,8 @@ VALID = {
     "env-file": "/e", "preset": "auto", "bind": "node", "hook": "none", "console": "0,2-3", "run-dir": "r",
     "grace": "8", "lost-after": "never", "port-range": "1000-1001", "dry-run": "true", "json": "true",
     "from": "/f", "show-env": "true", "requeue-on-bad-node": "2",
+    "check-timeout": "20", "latency": "bare-metal", "require-path": "/data", "require-same": "/etc/hosts",
+    "check-ssh-mesh": "true", "monitor": "off", "monitor-textfile": "/var/lib/node_exporter",
 }  # fmt: skip
 """A value for every setting, none of them its default."""
 
@@ -196,6 +198,9 @@ def test_variables_are_checked_and_misspelt_ones_shown() -> None:
         "NVRUN_CONECT_TIMEOUT is ignored: there is no such setting; did you mean NVRUN_CONNECT_TIMEOUT?"
     ]
     assert len(invocation.notices) == 1
+    assert of("t.py", NVRUN_NPROC_PER_NODE="2", NVRUN_NODE_RANK="1").notices == (
+        "NVRUN_NPROC_PER_NODE is ignored: a flag of torchrun; give --nproc-per-node or PET_NPROC_PER_NODE",
+    )
 
 
 @settings(max_examples=150, deadline=None)
