@@ -18,6 +18,6 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         details += [f"user {host.user}"] if host.user else []
         details += [f"port {host.port}"] if host.port else []
         lines.append(f"  {number:<6} {host.name} by {kind}" + (f" ({', '.join(details)})" if details else ""))
-    lines.append(f"started  {detected.kind}")
+    lines.append(f"inside   {detected.kind}")
     lines += [f"         {line}" for line in detected.why]
     return Said("\n".join(lines) + "\n")

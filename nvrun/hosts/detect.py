@@ -66,7 +66,11 @@ def detect(environ: Mapping[str, str], files: Mapping[str, str] | None = None) -
         found = reader(environ)
         if found:
             return found
-    return _pbs(environ, files or {}) or _lsf(environ, files or {}) or Detected(kind="none", why=("nothing found",))
+    return (
+        _pbs(environ, files or {})
+        or _lsf(environ, files or {})
+        or Detected(kind="none", why=("neither Slurm, Kubernetes, PBS, LSF nor Open MPI",))
+    )
 
 
 def _torchrun(environ: Mapping[str, str]) -> Detected | None:
