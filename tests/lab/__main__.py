@@ -6,8 +6,9 @@ import argparse
 import string
 import sys
 import time
+from pathlib import Path
 
-from .lab import REPOSITORY, USER, Lab, why_not
+from .lab import PATH, REPOSITORY, USER, Lab, why_not
 
 
 def main() -> int:
@@ -25,7 +26,10 @@ def main() -> int:
         print(f"{len(lab.hosts)} hosts up in {time.monotonic() - started:.1f} s: {' '.join(lab.hosts)}")
         print(f"You are {options.user} on the launcher. Try: ssh {lab.hosts[-1]} hostname")
         print(f"Without ssh: {lab.rsh}. Leaving this shell ends the lab.")
-        shell = lab.popen(["bash", "-i"], user=options.user, cwd=REPOSITORY, stdin=None, stdout=None, stderr=None)
+        path = {"PATH": f"{Path(sys.executable).parent}:{PATH}"}  # nvrun beside this interpreter
+        shell = lab.popen(
+            ["bash", "-i"], user=options.user, env=path, cwd=REPOSITORY, stdin=None, stdout=None, stderr=None
+        )
         return shell.wait()
 
 
