@@ -19,7 +19,8 @@ wanted="$TORCH $PWD $(cksum <pyproject.toml)"
 if ! grep -qsxF -- "$wanted" .venv/installed .venv/installed-test; then
     rm -f .venv/installed .venv/installed-test
     echo "quickstart: installing $TORCH and nvrun into $PWD/.venv" >&2
-    .venv/bin/python -m pip install -q --disable-pip-version-check "$TORCH" -e .
+    # Without NumPy torch prints a warning in every rank.
+    .venv/bin/python -m pip install -q --disable-pip-version-check "$TORCH" numpy -e .
     echo "$wanted" >.venv/installed
 fi
 
