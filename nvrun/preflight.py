@@ -81,8 +81,9 @@ def decide(
     """Ranks placed, everything judged. `found`: what else was found, on the way or by the job script's traps; `tried`:
     what the tests between hosts say."""
     placed = place(plan, facts, wishes_of(job, facts.values()))
+    notices = [f"nvrun: {notice}" for notice in placed.notices]
     if job.options.check == "off":
-        return Decided(plan=placed.plan)
+        return Decided(plan=placed.plan, lines=tuple(notices))
     verdict = judge(placed, facts, context(placed.plan, job), found, tried)
     decision = decision_of(job, verdict)
     at_fault = [None if _of_the_job(finding) else finding.host for finding in decision.blocking]
@@ -90,7 +91,7 @@ def decide(
         plan=placed.plan,
         verdict=verdict,
         exit_code=decision.exit_code,
-        lines=tuple(shown(verdict, decision.waived)),
+        lines=(*notices, *shown(verdict, decision.waived), *(f"nvrun: {note}" for note in decision.notes)),
         bad_hosts=() if None in at_fault else tuple(dict.fromkeys(host for host in at_fault if host)),
     )
 

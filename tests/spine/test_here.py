@@ -7,6 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.lab.lab import REPOSITORY
 from tests.spine.jobs import NVRUN
 
@@ -15,22 +17,42 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(tmp_path / "state"), **more}
 
 
-def test_who_removes_the_runs_folder_gets_the_jobs_exit_code(tmp_path: Path) -> None:
-    """The supervisor's files, result.json and the hosts' lists are gone; how the job went is not."""
-    script = tmp_path / "remove.py"
-    script.write_text("import os, shutil, sys\nshutil.rmtree(os.environ['RUNS'])\nsys.exit(37)\n")
-    done = subprocess.run(
-        [*NVRUN, "--nproc-per-node", "1", "--run-dir", tmp_path / "runs", script],
+def nvrun(tmp_path: Path, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*NVRUN, "--nproc-per-node", "1", "--run-dir", tmp_path / "runs", *map(str, arguments)],
         cwd=tmp_path,
-        env=environment(tmp_path, RUNS=str(tmp_path / "runs")),
+        env=environment(tmp_path, **more),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+def test_who_removes_the_runs_folder_gets_the_jobs_exit_code(tmp_path: Path) -> None:
+    """The supervisor's files, result.json and the hosts' lists are gone; how the job went is not."""
+    script = tmp_path / "remove.py"
+    script.write_text("import os, shutil, sys\nshutil.rmtree(os.environ['RUNS'])\nsys.exit(37)\n")
+    done = nvrun(tmp_path, script, RUNS=str(tmp_path / "runs"))
     assert done.returncode == 37, done.stderr
     assert "result.json cannot be written" in done.stderr
     assert "exited with 37" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--check", "off"]], ids=["checked", "unchecked"])
+def test_a_variable_of_the_user_stays_and_that_is_said(tmp_path: Path, flags: list[str]) -> None:
+    script = tmp_path / "say.py"
+    script.write_text("import os\nprint('value', os.environ['NCCL_IB_DISABLE'])\n")
+    done = nvrun(tmp_path, *flags, "--preset", "ab-no-ib", script, NCCL_IB_DISABLE="0")
+    assert done.returncode == 0, done.stderr
+    assert "value 0" in done.stdout
+    assert "NCCL_IB_DISABLE stays 0" in done.stderr
+
+
+def test_a_waiver_that_does_nothing_is_said(tmp_path: Path) -> None:
+    done = nvrun(tmp_path, "--waive", "path-missing", tmp_path / "nowhere.py")
+    assert done.returncode == 78, done.stderr
+    assert "path-missing is fatal here" in done.stderr
 
 
 def test_ctrl_c_where_there_is_no_job_says_nothing(tmp_path: Path) -> None:
