@@ -32,7 +32,7 @@ _SIGNALS: dict[int, tuple[str, Stage, str, str, float]] = {
         "segfault",
         Stage.PROGRAM,
         "it crashed in native code",
-        "Run with PYTHONFAULTHANDLER=1 for the stack; look for mixed library versions",
+        "Its stderr has Python's stack (with PYTHONFAULTHANDLER=1, as nvrun sets it); look for mixed library versions",
         0.8,
     ),
     signal.SIGBUS: (
@@ -42,7 +42,13 @@ _SIGNALS: dict[int, tuple[str, Stage, str, str, float]] = {
         "df -h /dev/shm; --shm-size=8g or --ipc=host for a container",
         0.7,
     ),
-    signal.SIGFPE: ("native-crash", Stage.PROGRAM, "an arithmetic error in native code", "PYTHONFAULTHANDLER=1", 0.7),
+    signal.SIGFPE: (
+        "native-crash",
+        Stage.PROGRAM,
+        "an arithmetic error in native code",
+        "Its stderr has Python's stack (with PYTHONFAULTHANDLER=1, as nvrun sets it)",
+        0.7,
+    ),
     signal.SIGILL: (
         "native-crash",
         Stage.SETUP,

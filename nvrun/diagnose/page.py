@@ -61,8 +61,11 @@ def _cause(finding: Finding) -> list[str]:
     certainty = "" if finding.confidence is None else f" ({_certain(finding.confidence)}, {finding.confidence:.0%})"
     lines = [f"{heading}{certainty}{': ' + where if where else ''}"]
     lines += _wrapped(finding.message, 4)
-    evidence = finding.evidence[-9:] if _is_traceback(finding) else finding.evidence[:4]
-    lines += [f"  | {clean(line)}" for line in evidence]
+    if _is_traceback(finding):  # its last line is the error itself, and shown whole where that is possible
+        lines += [f"  | {clean(line)}" for line in finding.evidence[-7:-1]]
+        lines += [f"  | {line}" for line in textwrap.wrap(clean(finding.evidence[-1]), WIDTH - 4)[:3]]
+    else:
+        lines += [f"  | {clean(line)}" for line in finding.evidence[:4]]
     if finding.observed:
         lines.append(f"  ({finding.observed})")
     if finding.remedy:

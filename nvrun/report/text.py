@@ -8,9 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nvrun.environment import Resolved, rows
 from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
-from nvrun.model import Finding, RunResult, worst_first
+from nvrun.model import Finding, RunResult
 from nvrun.plan import HostPlan, Plan
+from nvrun.report.findings import folded
 from nvrun.topology.cpus import format_cpulist
+
+_TO_DIAGNOSE = ("rank", "torchrun", "hang", "lost")
+"""Ends whose cause may stand in the logs."""
 
 
 def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
@@ -86,13 +90,15 @@ def result_lines(result: RunResult, folder: str) -> Iterator[str]:
         yield f"nvrun: {dropped} bytes of {host}'s output were not shown here; its files in {folder} have them"
     for place in result.not_fetched:
         yield f"nvrun: logs that could not be brought back: {place}"
+    if result.ended_by in _TO_DIAGNOSE:
+        yield f"nvrun: why, and what to do: nvrun diagnose {result.run_id} (logs in {folder})"
 
 
 def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
     """Cause and remedy, the worst first."""
-    for finding in worst_first(findings):
-        where = f"{finding.host}: " if finding.host and not finding.message.startswith(finding.host) else ""
-        yield f"nvrun: {where}{finding.message}"
+    for finding, hosts in folded(findings):
+        where = fold(hosts) if len(hosts) > 1 or not finding.message.startswith(finding.host or ":") else ""
+        yield f"nvrun: {where}{': ' if where else ''}{finding.message}"
         if finding.remedy:
             yield f"nvrun:   {finding.remedy}"
 
