@@ -1,7 +1,8 @@
 """The shim before each rank: sent through the supervisor's socket and executed in the rank's own process.
 
 It waits there for GO, then becomes the rank by exec: same pid, nothing written on the host, no parent left in between.
-`sock` is connected already (see `supervise.SHIM`). Only what the job's interpreter has under -I -S is used.
+`sock` is connected already, by the few words of nvrun.plan that torchrun starts. Only what the job's interpreter has
+under -I -S is used.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 from . import procs, slurm, wire
 from .echo import Echo
 from .folder import Folder
+from .gate import Gate, Rank
 from .last import Look
 from .loop import READ
 from .sample import Sampler
@@ -40,42 +41,10 @@ _ECHO_SECONDS = 1.0
 _HEARSAY_SECONDS = 0.6
 _TERM_SECONDS = 0.3
 _EXIT_CODE = re.compile(rb"exitcode\s*:\s*(-?\d+)\)?\s.*?\(?pid: (\d+)\)")
-_SO_PEERCRED = struct.Struct("3i")
-
-
-def read_rank_source() -> bytes:
-    """rank.py as this agent has it, in memory or from the file."""
-    import importlib.util
-
-    spec = importlib.util.find_spec(__package__ + ".rank")
-    assert spec is not None
-    assert spec.loader is not None
-    source: str = spec.loader.get_source(spec.name)  # type: ignore[attr-defined]
-    return source.encode()
 
 
 def _nowhere(line: bytes, progress: bool) -> None:
     """Shows nothing: the user sent this stream to torchrun's files alone (--redirects)."""
-
-
-class Rank:
-    """One rank of this host, from its shim's hello to its end."""
-
-    def __init__(self, hello: Dict[str, Any], sock: socket.socket) -> None:
-        env = hello["env"]
-        self.pid: int = hello["pid"]
-        self.rank = int(env["RANK"])
-        self.attempt = int(env["TORCHELASTIC_RESTART_COUNT"] or 0)
-        # LOCAL_RANK is 0 for all under --virtual-local-rank; torchrun's error file says .../attempt_0/<local rank>/.
-        error_file = env["TORCHELASTIC_ERROR_FILE"]
-        self.torchruns_folder = os.path.dirname(error_file)
-        holder = os.path.basename(self.torchruns_folder)
-        self.local_rank = int(holder if holder.isdigit() else env["LOCAL_RANK"])
-        self.sock: Optional[socket.socket] = sock
-        self.pidfd = os.pidfd_open(self.pid)
-        self.streams: List[Stream] = []
-        self.begun: Optional[float] = None
-        """When it was let go, seconds since the epoch."""
 
 
 class Job:
@@ -107,7 +76,7 @@ class Job:
         ] = {}  # by pid: ranks whose code is still to be told
         environment = {**request["defaults"], **os.environ, **request["set"]}
         self._look = Look(self._loop, where.path, environment, request["cwd"])
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._gate = Gate(self._loop, self._greet)
         self._greeted = 0
         self._first_lines: int = request["first_stderr"]
 
@@ -115,9 +84,7 @@ class Job:
 
     def start(self) -> None:
         request = self._request
-        self._listener.bind("\0" + request["socket"])
-        self._listener.listen(256)
-        self._loop.watch(self._listener.fileno(), READ, self._accept)
+        self._gate.open(request["socket"])
         environment = {**request["defaults"], **os.environ, **request["set"]}
         environment[procs.MARK] = request["mark"]
         self._shielded = slurm.shields(environment, request["argv"])
@@ -179,43 +146,6 @@ class Job:
         return {rank.local_rank: rank.pid for rank in self._ranks.values() if rank.sock is None}
 
     # -- the gate -------------------------------------------------------------------------------------------------
-
-    def _accept(self) -> None:
-        sock, _ = self._listener.accept()
-        _, uid, _ = _SO_PEERCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _SO_PEERCRED.size))
-        if uid != os.getuid():
-            sock.close()
-            return
-        source = read_rank_source()
-        try:
-            sock.sendall(b"%08x" % len(source) + source)
-        except OSError:  # it died at once: torchrun says so
-            sock.close()
-            return
-        sock.setblocking(False)
-        buffer = bytearray()
-
-        def read() -> None:
-            try:
-                data = sock.recv(65536)
-            except OSError:
-                data = b""
-            buffer.extend(data)
-            if data and b"\n" not in buffer:
-                return
-            self._loop.unwatch(sock.fileno())
-            if not data:
-                sock.close()
-                return
-            sock.setblocking(True)
-            try:
-                rank = Rank(json.loads(bytes(buffer)), sock)
-            except ProcessLookupError:  # torchrun has ended it and taken its status: it never was a rank of ours
-                sock.close()
-                return
-            self._greet(rank)
-
-        self._loop.watch(sock.fileno(), READ, read)
 
     def _greet(self, rank: Rank) -> None:
         self._ranks[rank.pid] = rank
@@ -474,8 +404,7 @@ class Job:
         """Everything of the job is gone: the last bytes, then the word to the launcher."""
         if self._echo:
             self._echo.look()
-        self._loop.unwatch(self._listener.fileno())
-        self._listener.close()
+        self._gate.close()
         for stream in self._streams:
             if not stream.closed:
                 self._loop.unwatch(stream.read_end)

@@ -1,0 +1,96 @@
+"""Who comes to the gate: shims are greeted, and nobody else can end the supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from nvrun.agent.gate import Gate, Rank
+from nvrun.agent.loop import Loop
+
+
+class Opened:
+    """A gate with its loop, and whom it has greeted."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.greeted: list[Rank] = []
+        self.name = f"nvrun-test-{uuid.uuid4()}"
+        self.gate = Gate(self.loop, self.greeted.append)
+        self.gate.open(self.name)
+
+    def come(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(5)
+        sock.connect("\0" + self.name)
+        return sock
+
+    def turn(self, seconds: float = 0.2) -> None:
+        """What the loop does in that time."""
+        self.loop.later(seconds, self.loop.stop)
+        self.loop.run()
+        self.loop._running = True
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    opened = Opened()
+    yield opened
+    for rank in opened.greeted:
+        os.close(rank.pidfd)
+        if rank.sock:
+            rank.sock.close()
+    opened.gate.close()
+    signal.set_wakeup_fd(-1)
+
+
+def hello(pid: int) -> bytes:
+    env = {"RANK": "5", "LOCAL_RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1",
+           "TORCHELASTIC_ERROR_FILE": "/logs/attempt_1/3/error.json"}  # fmt: skip
+    return json.dumps({"pid": pid, "env": env}).encode() + b"\n"
+
+
+def test_a_shim_gets_its_source_and_is_greeted(opened: Opened) -> None:
+    with opened.come() as sock:
+        opened.turn()
+        with sock.makefile("rb") as source:
+            assert b"def receive_plan" in source.read(int(source.read(8), 16))
+        sock.sendall(hello(os.getpid()))
+        opened.turn()
+    (rank,) = opened.greeted
+    assert (rank.pid, rank.rank, rank.attempt) == (os.getpid(), 5, 1)
+    assert rank.local_rank == 3, "under --virtual-local-rank LOCAL_RANK is 0 for all"
+
+
+def test_who_leaves_at_once_changes_nothing(opened: Opened) -> None:
+    opened.come().close()
+    opened.turn()
+    assert opened.greeted == []
+
+
+@pytest.mark.parametrize("words", [b"GET / HTTP/1.0\n", b"[]\n", b"{}\n", b"\xff\n", hello(-1), b""], ids=repr)
+def test_a_stranger_is_sent_away(opened: Opened, words: bytes) -> None:
+    with opened.come() as sock:
+        sock.sendall(words)
+        sock.shutdown(socket.SHUT_WR)
+        opened.turn()
+        while sock.recv(1 << 16):  # the source, then the end
+            pass
+    assert opened.greeted == []
+
+
+def test_a_rank_that_is_gone_already_is_none(opened: Opened) -> None:
+    """torchrun ended it between its hello and now, and took its status: there is no pidfd to be had."""
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    with opened.come() as sock:
+        sock.sendall(hello(ended.pid))
+        opened.turn()
+    assert opened.greeted == []
