@@ -314,7 +314,7 @@ class Options:
 def _declared() -> tuple[Setting, ...]:
     hints: Mapping[str, object] = get_type_hints(Options, include_extras=True)
     return tuple(
-        hint.__metadata__[0]._replace(name=field.rstrip("_").replace("_", "-"))  # type: ignore[attr-defined]
+        hint.__metadata__[0]._replace(name=field.rstrip("_").replace("_", "-"))  # type: ignore[attr-defined]  # Annotated
         for field, hint in hints.items()
     )
 

@@ -228,7 +228,7 @@ class TorchrunArgs:
 
     def replacing(self, **values: object) -> TorchrunArgs:
         """The same with some fields set by nvrun."""
-        return replace(self, origin={**self.origin, **dict.fromkeys(values, "nvrun")}, **values)  # type: ignore[arg-type]
+        return replace(self, origin={**self.origin, **dict.fromkeys(values, "nvrun")}, **values)  # type: ignore[arg-type]  # by field
 
     def is_set(self, *names: str) -> bool:
         """Whether the line, PET_* or nvrun set any of these fields."""

@@ -60,7 +60,7 @@ class FileLines:
     def __iter__(self) -> Iterator[bytes]:
         if self.path.suffix == ".gz":
             with gzip.open(self.path) as packed:
-                yield from read_lines(packed)  # type: ignore[arg-type]
+                yield from read_lines(packed)  # type: ignore[arg-type]  # reads as a file does
         else:
             with open(self.path, "rb") as plain:
                 yield from read_lines(plain)

@@ -9,7 +9,8 @@ import sys
 import termios
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from io import BufferedReader
+from typing import Protocol, cast
 
 from nvrun.errors import NvrunError
 
@@ -63,16 +64,14 @@ class ProcessLink:
             )
         except OSError as error:
             raise Unreachable(f"cannot run {argv[0]}: {error.strerror}", code="host-no-transport") from None
-        assert self._process.stdin
-        assert self._process.stdout
-        assert self._process.stderr
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout
+        # Popen makes buffered readers of its pipes; its type does not say so.
+        self._out, self._err = cast(BufferedReader, self._process.stdout), cast(BufferedReader, self._process.stderr)
         self._said = bytearray()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def read(self) -> bytes:
-        return self._out.read1(1 << 16)  # type: ignore[attr-defined,no-any-return]
+        return self._out.read1(1 << 16)
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin
@@ -107,7 +106,6 @@ class ProcessLink:
         return f"{self.said()} {ended}".strip()
 
     def _listen(self) -> None:
-        assert self._process.stderr
-        while data := self._process.stderr.read1(4096):  # type: ignore[attr-defined]
+        while data := self._err.read1(4096):
             self._said += data
             del self._said[:-_KEPT]

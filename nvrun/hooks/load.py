@@ -179,7 +179,7 @@ def _line_in(error: BaseException, path: str) -> str:
 def _options(module: ModuleType) -> dict[str, Option]:
     kind = getattr(module, "Options", None)
     if kind is None:
-        module.Options = Frozen  # type: ignore[attr-defined]
+        module.Options = Frozen  # type: ignore[attr-defined]  # what a hook without options is given
         return {}
     hints: Mapping[str, Any] = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}

@@ -103,7 +103,7 @@ def add_peers(nvml: Any, handles: list[Any], gpus: list[dict[str, Any]]) -> None
         if a is not None:
             gpu["p2p"] = {
                 other["uuid"]: _p2p(nvml, a, b)
-                for b, other in zip(handles, gpus)  # noqa: B905
+                for b, other in zip(handles, gpus)  # noqa: B905 - Python 3.9
                 if b is not None and other["index"] != gpu["index"]
             }
 
