@@ -12,6 +12,7 @@ import pytest
 from nvrun import runs
 from nvrun.cli import main
 from nvrun.diagnose.scan import RULES
+from nvrun.model import Finding, RunResult, Severity, Verdict
 
 FACTS = Path(__file__).parents[1] / "data/facts"
 MATRIX = """\
@@ -185,3 +186,24 @@ def test_only_gpus_are_counted_for_the_user(ask: Asked, count: str) -> None:
     code, _, err = ask("plan", "--from", FACTS / "h100x8.json", "--nproc-per-node", count, "t.py")
     assert code == 2
     assert "give gpu, auto or a number" in err
+
+
+def test_a_run_that_never_began_is_diagnosed_by_what_stopped_it(ask: Asked, tmp_path: Path) -> None:
+    lost = Finding(
+        code="host-name-unknown", severity=Severity.ERROR, message="n2 has no address", remedy="getent hosts"
+    )
+    refused = Finding(code="path-missing", severity=Severity.FATAL, message="t.py is not there", remedy="copy it")
+    noise = Finding(code="x", severity=Severity.WARNING, message="a warning")
+    results = (
+        RunResult(run_id="r1", ended_by="unreachable", exit_code=69, started=0, seconds=1, findings=(lost,)),
+        RunResult(run_id="r2", ended_by="preflight", exit_code=78, started=0, seconds=1),
+    )
+    for result in results:
+        (tmp_path / result.run_id).mkdir()
+        (tmp_path / result.run_id / "result.json").write_bytes(msgspec.json.encode(result))
+        (tmp_path / result.run_id / "verdict.json").write_bytes(msgspec.json.encode(Verdict(findings=(noise, refused))))
+    assert "n2 has no address\nDo\n  getent hosts" in ask("diagnose", "./r1")[1]
+    code, out, _ = ask("diagnose", "./r2")
+    assert code == 1
+    assert "t.py is not there\nDo\n  copy it" in out
+    assert "a warning" not in out
