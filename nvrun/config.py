@@ -94,13 +94,13 @@ def parse(
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     variables: dict[str, EnvSetting] = {}
-    for layer in layers:
+    for number, layer in enumerate(layers):
         fresh: dict[str, list[object]] = {}
         for given in layer:
             value = _read(given, environ)
             if given.setting.name == "env":
                 name, content = assignment(given.text)
-                variables[name] = EnvSetting(name, content, given.source)
+                variables[name] = EnvSetting(name, content, given.source, from_file=number < len(files))
                 value = tuple(variables.values())
             elif given.setting.many:
                 fresh.setdefault(given.setting.field, []).append(value)

@@ -168,6 +168,8 @@ class EnvSetting(NamedTuple):
     """None: copied from the launcher's environment."""
     source: str
     """`--env`, `NVRUN_ENV`, `nvrun.yaml:7`."""
+    from_file: bool = False
+    """Of a configuration file: it holds where a host has none of that name."""
 
 
 _HOSTS = "Hosts"

@@ -92,7 +92,7 @@ def test_variables_of_the_job_are_settings_of_their_own() -> None:
     invocation = of("--env", "NCCL_DEBUG=WARN", "--env", "HOME_OF_DATA", "t.py", yaml=yaml, NVRUN_ENV="'A=x y' B=")
     assert invocation.options.env == (
         EnvSetting("NCCL_DEBUG", "WARN", "--env"),
-        EnvSetting("SIZE", "4 MiB", "nvrun.yaml:1"),
+        EnvSetting("SIZE", "4 MiB", "nvrun.yaml:1", from_file=True),
         EnvSetting("A", "x y", "NVRUN_ENV"),
         EnvSetting("B", "", "NVRUN_ENV"),
         EnvSetting("HOME_OF_DATA", None, "--env"),
