@@ -80,9 +80,7 @@ def _refuse_crowd(detected: Detected) -> None:
     raise UsageError(f"{most} processes of nvrun on one node, where one is wanted ({detected.kind})", hint=remedy)
 
 
-def node_arguments(
-    torchrun: TorchrunArgs, detected: Detected, ports: tuple[int, int] = (29500, 29599)
-) -> TorchrunArgs:
+def node_arguments(torchrun: TorchrunArgs, detected: Detected, ports: tuple[int, int] = (29500, 29599)) -> TorchrunArgs:
     """In node mode: what the environment knows and the user did not say, as torchrun's settings.
 
     With a rendezvous flag or PET_* of the user nothing is changed. Nodes of a Slurm step must agree before they have
