@@ -156,8 +156,8 @@ class _Conversation:
             for source, theirs in targets.items()
         }
         found: dict[Pair, Tried] = {}
-        # Connecting, being greeted and pushing may each be silent for that long.
-        for source, body in self._ask("test", "connections", requests, 4 * silence).items():
+        # Connecting, being greeted and pushing may each be silent for that long, on a busy host several times so.
+        for source, body in self._ask("test", "connections", requests, 12 * silence).items():
             if body["trouble"]:
                 self._skip("connections", source, f"what it tried is not known: {body['trouble']}")
                 continue

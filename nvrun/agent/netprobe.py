@@ -27,6 +27,7 @@ _LADDER = (9000, 8192, 4096, 2048, 1500, 1492, 1476, 1450, 1400, 1300, 1280, 100
 """IP packet sizes that are tried where the largest does not come through; 576 is one that every host takes."""
 _AGAIN = (0.0, 0.15, 0.4)
 """Seconds after which datagrams that were not answered are sent (again)."""
+_MOST_PATIENT = 6.0
 SILENT, STALLED, WRONG_HOST = "SILENT", "STALLED", "WRONGHOST"
 """Answers beside errno's names: connected and not greeted, bytes that nobody acknowledges, another host's number."""
 
@@ -34,7 +35,8 @@ SILENT, STALLED, WRONG_HOST = "SILENT", "STALLED", "WRONGHOST"
 def probe(request: Dict[str, Any]) -> Dict[str, Any]:
     """Tries all targets at once: host -> `ports` (port -> "" or why not), `push` and `mtu` where they were asked for.
 
-    `silence`: seconds without progress after which a connection counts as silent.
+    `silence`: seconds without progress after which a connection counts as silent. What needs a process at the other end
+    has more of them the more processes want each CPU here: on such a cluster nobody answers at once.
     """
     secret = bytes.fromhex(request["secret"])
     selector = selectors.DefaultSelector()
@@ -49,12 +51,13 @@ def probe(request: Dict[str, Any]) -> Dict[str, Any]:
     for call in calls:
         call.begin(selector)
     waiting = {call for call in calls if not call.over}
+    patient = request["silence"] * min(_MOST_PATIENT, max(1.0, _runnable() / (os.cpu_count() or 1)))
     while waiting:
         for key, _ in selector.select(0.02):
             key.data.ready(selector)
         now = time.monotonic()
         for call in waiting:
-            call.look(now, request["silence"], selector)
+            call.look(now, request["silence"], patient, selector)
         waiting = {call for call in waiting if not call.over}
     incomplete = _incomplete_neighbours()
     for call in calls:
@@ -140,8 +143,8 @@ class _Call:
         else:
             self._end("", selector)
 
-    def look(self, now: float, silence: float, selector: selectors.BaseSelector) -> None:
-        if not self.over and now - self._last > silence:
+    def look(self, now: float, silence: float, patient: float, selector: selectors.BaseSelector) -> None:
+        if not self.over and now - self._last > (patient if self._connected else silence):
             self._fail("ETIMEDOUT" if not self._connected else STALLED if self._greeted else SILENT, selector)
 
     def _fail(self, answer: str, selector: selectors.BaseSelector) -> None:
@@ -222,13 +225,13 @@ class _Sounding:
             if self._sizes[0] in self._arrived:
                 self._end(selector)
 
-    def look(self, now: float, silence: float, selector: selectors.BaseSelector) -> None:
+    def look(self, now: float, silence: float, patient: float, selector: selectors.BaseSelector) -> None:
         if self.over:
             return
         passed = now - self._began
         if self._tries < len(_AGAIN) and passed > _AGAIN[self._tries]:
             self._send()
-        elif passed > silence:
+        elif passed > patient:
             self._end(selector)
 
     def _end(self, selector: selectors.BaseSelector) -> None:
