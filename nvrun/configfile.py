@@ -92,6 +92,8 @@ def _scalar(path: str, event: yaml.Event, what: str) -> str:
         raise UsageError(f"{_place(path, event)}: expected {what}, got something nested")
     if not event.value and event.implicit[0]:
         raise UsageError(f"{_place(path, event)}: expected {what}, got nothing")
+    if "\0" in event.value:
+        raise UsageError(f"{_place(path, event)}: expected {what}, got one with a NUL in it")
     return str(event.value)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from nvrun import records
+
 
 class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A reading. Unknown keys are ignored, so that an older nvrun reads a newer agent's facts."""
@@ -436,10 +438,13 @@ def decode(reply: object) -> HostFacts:
 
 def to_json(facts: HostFacts | tuple[HostFacts, ...] | list[HostFacts]) -> bytes:
     """Indented JSON of one host's facts or of several."""
-    return msgspec.json.format(msgspec.json.encode(facts), indent=1)
+    return records.to_json(facts)
 
 
 def from_json(text: bytes | str) -> tuple[HostFacts, ...]:
     """Facts of one host or of a list of hosts; raises msgspec.DecodeError or ValidationError."""
-    raw = msgspec.json.decode(text)
+    try:
+        raw = msgspec.json.decode(text)
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
     return tuple(decode(item) for item in (raw if isinstance(raw, list) else [raw]))

@@ -23,6 +23,7 @@ from nvrun.mode import mode, node_arguments
 from nvrun.model import EnvVar, Frozen, Host
 from nvrun.options import Options, assignment
 from nvrun.preset_file import Preset
+from nvrun.textfile import read_text
 from nvrun.torchrun import TorchrunArgs
 from nvrun.travel import travelling
 from nvrun.tune.written import TUNED, load_tuned
@@ -131,7 +132,7 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
     else:
         text = None
         if options.hostfile is not None and choose.reads_hostfile(invocation):
-            text = _text(options.hostfile, invocation.source("hostfile"))
+            text = read_text(options.hostfile, invocation.source("hostfile"))
         chosen = choose.choose(invocation, seen, text)
         hosts, source = chosen.hosts[: options.nodes], chosen.source
         spares = chosen.hosts[len(hosts) :]
@@ -157,8 +158,8 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         options=options,
         cwd=options.chdir or _here(environ),
         lost_after=options.lost_after or (LOST_AFTER_SRUN if "srun" in kinds else LOST_AFTER),
-        env=tuple(variable for variable in variables if not _from_file(variable)),
-        defaults=tuple(variable for variable in variables if _from_file(variable)),
+        env=tuple(variable for variable, default in variables if not default),
+        defaults=tuple(variable for variable, default in variables if default),
         forwarded=travelling(environ),
         presets=tuple(presets.load(name, folders) for name in options.preset if name not in ("auto", TUNED)),
         auto_presets=presets.load_all(folders) if "auto" in options.preset else (),
@@ -177,29 +178,30 @@ def preset_folders(environ: Mapping[str, str]) -> list[Path]:
 def _table(bind: str | None) -> Mapping[int, Row] | None:
     if bind is None or bind in get_args(Mode):
         return None
-    return read_table(_text(bind, "--bind"), bind)
+    return read_table(read_text(bind, "--bind"), bind)
 
 
 def detected(environ: Mapping[str, str]) -> detect.Detected:
     """What started this process."""
-    files = {path: _text(path, "named by the environment") for path in detect.files_named(environ)}
+    files = {path: read_text(path, "named by the environment") for path in detect.files_named(environ)}
     return detect.detect(environ, files)
 
 
-def _variables(invocation: Invocation, environ: Mapping[str, str]) -> Iterator[EnvVar]:
-    """`--env-file`, then `env` of every layer: later ones win."""
+def _variables(invocation: Invocation, environ: Mapping[str, str]) -> Iterator[tuple[EnvVar, bool]]:
+    """`--env-file`, then `env` of every layer, later ones win; and whether it is a default: configuration files give
+    those, the command line, NVRUN_ENV and --env-file give orders."""
     for path in invocation.options.env_file:
-        for number, line in enumerate(_text(path, invocation.source("env_file")).splitlines(), start=1):
+        for number, line in enumerate(read_text(path, invocation.source("env_file")).splitlines(), start=1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             try:
                 name, value = assignment(line.strip().removeprefix("export "))
             except ValueError as error:
                 raise UsageError(f"{path}:{number}: expected {error}, got {line.strip()!r}") from None
-            yield from_user(name, _copied(name, environ) if value is None else value, f"{path}:{number}")
+            yield from_user(name, _copied(name, environ) if value is None else value, f"{path}:{number}"), False
     for setting in invocation.options.env:
         value = _copied(setting.name, environ) if setting.value is None else setting.value
-        yield from_user(setting.name, value, setting.source)
+        yield from_user(setting.name, value, setting.source), setting.from_file
 
 
 def _copied(name: str, environ: Mapping[str, str]) -> str:
@@ -208,21 +210,15 @@ def _copied(name: str, environ: Mapping[str, str]) -> str:
     return environ[name]
 
 
-def _from_file(variable: EnvVar) -> bool:
-    """nvrun.yaml gives defaults; the command line, NVRUN_ENV and --env-file give orders."""
-    return ".yaml:" in variable.source
-
-
-def _text(path: str, named_by: str) -> str:
-    try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"{path} ({named_by}): {reason}") from None
-
-
 def _here(environ: Mapping[str, str]) -> str:
     """The working directory, by the name the user knows it."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except OSError as error:  # it was removed, or is closed to this user
+        raise UsageError(f"the working directory: {error.strerror}", hint="cd to one that is there") from None
     logical = Path(environ.get("PWD", ""))
-    return str(logical if logical.is_absolute() and logical.is_dir() and logical.samefile(here) else here)
+    try:
+        known_by_it = logical.is_absolute() and logical.samefile(here)
+    except OSError:
+        known_by_it = False
+    return str(logical if known_by_it else here)

@@ -190,6 +190,7 @@ class Launch:
         elif kind == "file":
             self._folder.begin_file(host, self._crew.names[host], body["path"])
         elif kind == "no-start":
+            self._states[host] = "done"  # there is nothing whose end could still be told
             self._crew.end("torchrun", 127, f"{self._crew.names[host]}: torchrun could not be started: {body['why']}")
         elif kind == "terminated":
             self._crew.end("signal", 143, f"{self._crew.names[host]}: the agent was told to end (SIGTERM)")

@@ -19,8 +19,9 @@ from typing import BinaryIO
 
 import msgspec
 
+from nvrun import records
 from nvrun.agent.folder import TOKEN
-from nvrun.errors import NvrunError
+from nvrun.errors import NvrunError, UsageError
 from nvrun.hosts.nodeset import fold
 from nvrun.model import RunResult
 
@@ -132,7 +133,7 @@ def note_hosts(folder: Path, hosts: Sequence[str], bad: Sequence[str]) -> None:
 
 
 def to_json(value: msgspec.Struct) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+    return records.to_json(value) + b"\n"
 
 
 def create(run_id: str, wanted: str | None, environ: Mapping[str, str]) -> RunFolder:
@@ -149,4 +150,4 @@ def create(run_id: str, wanted: str | None, environ: Mapping[str, str]) -> RunFo
             return RunFolder(run_id, parent)
         except OSError as error:
             troubles.append(f"{parent}: {error.strerror}")
-    raise NvrunError(f"no place for the run's folder: {'; '.join(troubles)}", hint="--run-dir DIR names one")
+    raise UsageError(f"no place for the run's folder: {'; '.join(troubles)}", hint="--run-dir DIR names one")

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from nvrun import records
 from nvrun.agent.procs import stat
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts, from_json
@@ -95,7 +96,7 @@ def remember(job: Job, run_id: str, path: Path, started: float, environ: Mapping
     part = folder / f".{run_id}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part.write_bytes(msgspec.json.encode(entry))
+        part.write_bytes(records.to_json(entry))
         part.rename(folder / f"{run_id}.json")
         for old in _names(folder)[MOST:]:
             (folder / f"{old}.json").unlink(missing_ok=True)

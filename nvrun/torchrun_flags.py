@@ -50,6 +50,10 @@ def _nnodes(text: str) -> tuple[int, int]:
     return nodes
 
 
+_MOST_RANKS = 65536
+"""On one host: more than Linux's default pid_max leaves room for."""
+
+
 def _nproc(text: str) -> int | str:
     try:
         count = int(text)
@@ -58,8 +62,8 @@ def _nproc(text: str) -> int | str:
         if re.fullmatch(r"[A-Za-z_]\w*", text):
             return text
         count = 0
-    if count < 1:
-        raise ValueError("a number of ranks from 1, or auto, cpu, gpu, xpu")
+    if not 1 <= count <= _MOST_RANKS:
+        raise ValueError(f"a number of ranks from 1 to {_MOST_RANKS}, or auto, cpu, gpu, xpu")
     return count
 
 

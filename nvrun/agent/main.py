@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from functools import partial
 from typing import Any, Callable, Deque, Dict, Iterator, Optional
@@ -346,11 +348,19 @@ class Agent:
 
 def main(into: int, out: int) -> None:
     agent = Agent(into, out, keeper.keep(into, out))
-    agent.run()
+    code = 0
+    try:
+        agent.run()
+    except Exception as error:  # noqa: BLE001 - no descriptor, no memory: one line is what the launcher can show
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        sys.stderr.write("the agent: %s: %s (%s:%s)\n" % (type(error).__name__, error, place.filename, place.lineno))
+        code = 1
     agent.standing.end_all()
     if agent.folder and not agent.job:  # made for a job that never started
         folder.remove(agent.folder)
     if agent.hook_mark:
         command.remove_programs(agent.hook_mark)
+    with contextlib.suppress(OSError):
+        os.kill(os.getppid(), signal.SIGCONT)  # a keeper that somebody stopped would stay for ever
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)

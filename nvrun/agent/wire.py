@@ -27,6 +27,7 @@ STDERR = b"e"
 FILE = b"f"
 """Bytes of the file that the last `file` message announced."""
 
+_PART_BYTES = 100  # what Python needs for a part, however short
 _HEADER = 7  # STX, four digits, stream, mark
 _PAYLOAD = FRAME_BYTES - _HEADER - 1
 
@@ -63,19 +64,20 @@ def frames(host: int, stream: bytes, payload: bytes) -> Iterator[bytes]:
 
 def message(host: int, body: Dict[str, Any]) -> bytes:
     """A whole message as bytes for the wire."""
-    return b"".join(frames(host, MESSAGE, json.dumps(body, separators=(",", ":")).encode()))
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    return b"".join(frames(host, MESSAGE, text.encode("utf-8", "replace")))  # a file's name need not be text
 
 
 class Reader:
     """Bytes of one link in, (host, stream, payload) out; noise is kept, bounded.
 
-    `limit` bounds a reassembled message in bytes: a host that sends more is cut off with ValueError.
+    `limit` bounds what is being put together, in bytes: a host that sends more is cut off with ValueError.
     """
 
-    def __init__(self, limit: int = 256 << 20) -> None:
+    def __init__(self, limit: int = 64 << 20) -> None:
         self._rest = b""
         self._parts: Dict[Tuple[int, bytes], List[bytes]] = {}
-        self._sizes: Dict[Tuple[int, bytes], int] = {}
+        self._size = 0
         self._limit = limit
         self.noise = b""
 
@@ -102,12 +104,13 @@ class Reader:
             key = (host, stream)
             parts = self._parts.setdefault(key, [])
             parts.append(payload)
-            size = self._sizes[key] = self._sizes.get(key, 0) + len(payload)
-            if size > self._limit:
-                raise ValueError("a message of more than %d bytes" % self._limit)
+            self._size += len(payload) + _PART_BYTES
+            if self._size > self._limit:
+                raise ValueError("messages of more than %d bytes" % self._limit)
             if not more:
+                del self._parts[key]
+                self._size -= sum(len(part) + _PART_BYTES for part in parts)
                 yield host, stream, b"".join(parts)
-                del self._parts[key], self._sizes[key]
 
     def _note(self, data: bytes) -> None:
         self.noise = (self.noise + data)[-16384:]

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nvrun.agent import wire
+from nvrun.fleet import replies
 from nvrun.fleet.bundle import bundle
 from nvrun.fleet.link import Link, Unreachable
+from nvrun.fleet.replies import Body as Body
 from nvrun.fleet.start import STAGE
 
 BEAT_SECONDS = 2.0
-
-Body = dict[str, Any]
 
 
 class Route(NamedTuple):
@@ -142,8 +142,11 @@ class Session:
             while data := link.read():
                 for host, stream, payload in reader.feed(data):
                     self._take(route, link, host, stream, payload)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             words = str(error)
+        except (ValueError, RecursionError, MemoryError) as error:
+            words = f"its answer is not understood: {error}"
+            link.close()
         else:
             words = ""
         noise = reader.noise.decode(errors="replace").strip()
@@ -165,7 +168,7 @@ class Session:
             return
         self.heard[host] = time.monotonic()
         if stream == wire.MESSAGE:
-            self.events.put(Event(host, "message", json.loads(payload)))
+            self.events.put(Event(host, "message", replies.read(payload)))
         elif stream == wire.FILE:
             self.events.put(Event(host, "chunk", payload))
         elif stream in (wire.STDOUT, wire.STDERR):
@@ -187,7 +190,7 @@ class Session:
             self._tell_all(route.which(node), "stage", stage)
         elif stream == wire.MESSAGE:
             body = json.loads(payload)
-            if body.get("t") == "refused":
+            if isinstance(body, dict) and body.get("t") == "refused" and isinstance(body.get("why"), str):
                 self._tell_all(route.which(body.get("node", "")), "refused", (body, link.last_words()))
 
     def _tell_all(self, hosts: Iterable[int], kind: str, body: Any) -> None:

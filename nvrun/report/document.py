@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
+from nvrun.records import to_json
 
 
 def document(**parts: object) -> str:
     """`document(findings=[...])` -> indented JSON with a newline at its end."""
-    return msgspec.json.format(msgspec.json.encode(parts), indent=1).decode() + "\n"
+    return to_json(parts).decode() + "\n"

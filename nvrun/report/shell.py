@@ -18,17 +18,22 @@ def script(plan: Plan) -> str:
 
 
 def _host(host: HostPlan) -> Iterator[str]:
-    yield f"# {host.host.name} (node {host.node})"
+    yield f"# {_comment(host.host.name)} (node {host.node})"
     yield f"cd {shlex.quote(host.cwd)}"
     shared = host.ranks[0].env if host.ranks else ()
     for variable in host.defaults:
         yield f'[ -n "${{{variable.name}+set}}" ] || export {variable.name}={shlex.quote(variable.value)}'
     for variable in (*host.env, *shared):
         if variable.source.startswith("nvrun") or is_nvruns(variable):
-            yield f"export {variable.name}={shlex.quote(variable.value)}  # {variable.why or variable.source}"
+            yield f"export {variable.name}={shlex.quote(variable.value)}  # {_comment(variable.why or variable.source)}"
         else:
-            yield f': "${{{variable.name}:?}}"; export {variable.name}  # {variable.source}'
+            yield f': "${{{variable.name}:?}}"; export {variable.name}  # {_comment(variable.source)}'
     yield shlex.join(_argv(host))
+
+
+def _comment(text: str) -> str:
+    """Reasons quote hosts and file names: a line break there must not become a command."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _argv(host: HostPlan) -> list[str]:

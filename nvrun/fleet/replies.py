@@ -1,0 +1,116 @@
+"""What agents may say: bytes -> message. A host that says something else is not believed, and never crashes nvrun."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any
+
+import msgspec
+
+Body = dict[str, Any]
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_Code = Annotated[int, msgspec.Meta(ge=-255, le=255)]
+
+
+class _Hello(msgspec.Struct):
+    pid: _Count
+    uid: _Count
+    hostname: str
+    python: str
+    executable: str
+    time: float
+    addresses: list[tuple[str, str]]
+    gpus: Annotated[int, msgspec.Meta(ge=0, le=1024)]
+
+    def __post_init__(self) -> None:
+        for _, address in self.addresses:
+            ipaddress.ip_address(address)
+
+
+class _Pong(msgspec.Struct):
+    time: float
+
+
+class _Prepared(msgspec.Struct):
+    folder: str
+    shared: bool
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None
+
+
+class _Cannot(msgspec.Struct):
+    code: str
+    why: str
+
+
+class _Failed(msgspec.Struct):
+    at: str
+    why: str
+
+
+class _NoStart(msgspec.Struct):
+    why: str
+
+
+class _File(msgspec.Struct):
+    path: str
+
+
+class _Rank(msgspec.Struct):
+    rank: _Count
+    local: _Count
+    pid: _Count
+    attempt: _Count
+
+
+class _End(_Rank):
+    code: _Code | None
+    asked: bool
+    time: float
+    begun: float | None
+    first_output: float | None
+    tail: list[str]
+
+
+class _Done(msgspec.Struct):
+    code: _Code
+    stuck: list[int]
+    tail: list[str]
+    dropped: _Count
+    lost: dict[str, tuple[_Count, str]]
+
+
+class _Answer(msgspec.Struct):
+    """Of whatever was asked by name; what is in `result` is for who asked."""
+
+    result: Any
+    trouble: str
+
+
+_BARE = ("gate", "listening", "fetched", "removed", "terminated")
+_FORMS: dict[str, type[msgspec.Struct]] = {
+    "hello": _Hello,
+    "pong": _Pong,
+    "prepared": _Prepared,
+    "cannot": _Cannot,
+    "failed": _Failed,
+    "no-start": _NoStart,
+    "file": _File,
+    "rank": _Rank,
+    "end": _End,
+    "done": _Done,
+}
+
+
+def read(payload: bytes) -> Body:
+    """The message in a frame. Raises ValueError, in words, for what is none."""
+    try:
+        body = msgspec.json.decode(payload)
+        if not isinstance(body, dict) or not isinstance(body.get("t"), str):
+            raise ValueError("no message")
+        kind: str = body["t"]
+        if kind not in _BARE:
+            msgspec.convert(body, _FORMS.get(kind, _Answer))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    return body
