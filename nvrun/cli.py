@@ -134,8 +134,10 @@ def run_job(
         from nvrun.launch import Launch
         from nvrun.prepare import facts_requests, prepare
         from nvrun.report import board, text
+        from nvrun.request import request
         from nvrun.watched import watched
 
+        folder.write("request.json", rundir.to_json(request(the_job, started)))
         with (
             around(crew, the_job, writer.say) as hooked,
             gathering(the_job, environ, writer.say) as nodes,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import stat
 import subprocess
 from pathlib import Path
 
@@ -37,6 +39,22 @@ def test_who_removes_the_runs_folder_gets_the_jobs_exit_code(tmp_path: Path) -> 
     assert done.returncode == 37, done.stderr
     assert "result.json cannot be written" in done.stderr
     assert "exited with 37" in done.stderr
+
+
+def test_what_was_asked_stands_in_the_runs_folder(tmp_path: Path) -> None:
+    script = tmp_path / "say.py"
+    script.write_text("print('said')\n")
+    done = nvrun(tmp_path, "--grace", "7", "--env", "A=b c", "--lost-after", "never", script, "--lr", "0.1")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "latest"
+    asked = json.loads((run / "request.json").read_text())
+    assert asked["torchrun"][-4:] == ["--", str(script), "--lr", "0.1"]
+    assert asked["options"]["grace"] == 7.0
+    assert asked["options"]["env"][0][:2] == ["A", "b c"]
+    assert asked["options"]["lost-after"] is None
+    assert asked["mode"].startswith("node: ")
+    assert stat.S_IMODE((run / "request.json").stat().st_mode) == 0o600, "it holds values of variables"
+    assert {"plan.json", "facts.json", "verdict.json", "result.json"} <= {path.name for path in run.iterdir()}
 
 
 @pytest.mark.parametrize("flags", [[], ["--check", "off"]], ids=["checked", "unchecked"])
