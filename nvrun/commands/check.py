@@ -20,6 +20,7 @@ from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Ended, gathered
 from nvrun.model import Finding, Frozen, Verdict
+from nvrun.plan import as_mapping
 from nvrun.prepare import facts_requests, plan_of_facts, prepare
 from nvrun.report import findings, prometheus, tested
 
@@ -60,7 +61,12 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
 def _recorded(the_job: job.Job, path: str) -> Looked:
     recorded = read_facts(path)
     plan = plan_of_facts(the_job, RUN_ID, recorded)
-    return Looked(decided=preflight.decide(the_job, plan, dict(enumerate(recorded))), facts=recorded)
+    # As an agent would read it in the job's own chain.
+    known = {
+        host.node: msgspec.structs.replace(facts, env={**(facts.env or {}), **as_mapping(host.env)})
+        for host, facts in zip(plan.hosts, recorded, strict=True)
+    }
+    return Looked(decided=preflight.decide(the_job, plan, known), facts=recorded)
 
 
 def _look(the_job: job.Job, environ: Mapping[str, str]) -> Looked:

@@ -62,8 +62,8 @@ def lab_hosts(count: int, runs: int) -> None:
 
 
 def introduce(lab: Lab) -> None:
-    """Every host knows every other's link address for good. The kernel's table of those that it has asked for is one for
-    all namespaces and ends at 1024 (gc_thresh3), 32 hosts' worth; what is entered by hand does not count."""
+    """Every host knows every other's link address for good. The kernel's table of those it asked for is one for all
+    namespaces and ends at 1024 (gc_thresh3), 32 hosts' worth; what is entered by hand does not count."""
     macs = {
         host: lab.exec(host, ["cat", "/sys/class/net/eth0/address"], check=True).stdout.strip() for host in lab.hosts
     }
