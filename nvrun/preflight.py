@@ -12,7 +12,7 @@ from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS
-from nvrun.model import Finding, Frozen, Verdict
+from nvrun.model import EnvVar, Finding, Frozen, Verdict
 from nvrun.nccl import lint
 from nvrun.placement import Placed, place, wishes_of
 from nvrun.plan import Plan
@@ -44,10 +44,18 @@ def context(plan: Plan, job: Job) -> checks.Job:
         port=plan.master_port,
         run_id=plan.run_id,
         torchrun=job.args,
-        set_everywhere=frozenset.intersection(
-            *(frozenset(variable.name for variable in host.env) for host in plan.hosts)
-        ),
+        # OMP_NUM_THREADS gets a default only where a host has several ranks: a difference that the plan itself makes.
+        set_everywhere=_everywhere([host.env for host in plan.hosts])
+        | (_anywhere([host.defaults for host in plan.hosts]) - _everywhere([host.defaults for host in plan.hosts])),
     )
+
+
+def _everywhere(hosts: Sequence[Sequence[EnvVar]]) -> frozenset[str]:
+    return frozenset.intersection(*(frozenset(variable.name for variable in variables) for variables in hosts))
+
+
+def _anywhere(hosts: Sequence[Sequence[EnvVar]]) -> frozenset[str]:
+    return frozenset(variable.name for variables in hosts for variable in variables)
 
 
 def tests(crew: Crew, job: Job, plan: Plan, facts: Mapping[int, HostFacts], clock: Clock) -> Outcome:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from nvrun import facts, job
 from nvrun.commands import Said
 from nvrun.commands.reach import crew_of
+from nvrun.commands.recorded import read_facts
 from nvrun.config import Invocation
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
@@ -14,13 +15,16 @@ from nvrun.report import text
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
-    the_job = job.read(invocation, environ)
-    with crew_of(the_job, environ) as crew:
-        crew.greet()
-        known = of_crew(crew, the_job)
+    if invocation.options.from_:
+        known = read_facts(invocation.options.from_)
+    else:
+        the_job = job.read(invocation, environ)
+        with crew_of(the_job, environ) as crew:
+            crew.greet()
+            known = tuple(of_crew(crew, the_job).values())
     if invocation.options.json:
-        return Said(facts.to_json(list(known.values())).decode() + "\n")
-    return Said("\n".join(line for each in known.values() for line in text.facts_lines(each)) + "\n")
+        return Said(facts.to_json(known).decode() + "\n")
+    return Said("\n".join(line for each in known for line in text.facts_lines(each)) + "\n")
 
 
 def of_crew(crew: Crew, the_job: job.Job) -> dict[int, HostFacts]:

@@ -207,3 +207,10 @@ def test_a_run_that_never_began_is_diagnosed_by_what_stopped_it(ask: Asked, tmp_
     assert code == 1
     assert "t.py is not there\nDo\n  copy it" in out
     assert "a warning" not in out
+
+
+def test_recorded_facts_are_shown_in_short(ask: Asked) -> None:
+    code, out, _ = ask("facts", "--from", FACTS / "h200x2.json")
+    assert code == 0
+    assert out.startswith("h200-0\n  software  Python 3")
+    assert "GPU 1     NVIDIA H200" in out
