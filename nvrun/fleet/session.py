@@ -92,11 +92,6 @@ class Session:
             addressed = body if len(mine) == len(route.hosts) else {**body, "to": list(mine)}
             outbox.put(json.dumps(addressed, separators=(",", ":")).encode() + b"\n")
 
-    def send_each(self, bodies: Mapping[int, Body]) -> None:
-        """Sends every host its own message."""
-        for host, body in bodies.items():
-            self.send(body, to=[host])
-
     def end_input(self) -> None:
         """The agents see the end of their input, and end what still runs."""
         self._closing.set()

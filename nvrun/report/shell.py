@@ -1,6 +1,7 @@
 """A plan as shell that can be pasted on its hosts: torchrun as nvrun would start it, without nvrun. Pure.
 
-No value that the user gave is printed: such a variable is demanded (`: "${NAME:?}"`), so that no secret shows.
+No value that the user gave by flag or that travels is printed: such a variable is demanded (`: "${NAME:?}"`), so that
+no secret shows; so is a default of a configuration file that looks like one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from nvrun.environment import is_nvruns
+from nvrun.mask import masked
+from nvrun.model import EnvVar
 from nvrun.plan import HostPlan, Plan, RankPlan
 
 
@@ -22,18 +25,26 @@ def _host(host: HostPlan) -> Iterator[str]:
     yield f"cd {shlex.quote(host.cwd)}"
     shared = host.ranks[0].env if host.ranks else ()
     for variable in host.defaults:
+        if masked(variable.name, variable.value) != variable.value:
+            yield _demanded(variable)
+            continue
         yield f'[ -n "${{{variable.name}+set}}" ] || export {variable.name}={shlex.quote(variable.value)}'
     for variable in (*host.env, *shared):
-        if variable.source.startswith("nvrun") or is_nvruns(variable):
+        if variable.source.startswith("nvrun: ") or is_nvruns(variable):  # nvrun.env:3 is a file of the user's
             yield f"export {variable.name}={shlex.quote(variable.value)}  # {_comment(variable.why or variable.source)}"
         else:
-            yield f': "${{{variable.name}:?}}"; export {variable.name}  # {_comment(variable.source)}'
+            yield _demanded(variable)
     yield shlex.join(_argv(host))
 
 
 def _comment(text: str) -> str:
     """Reasons quote hosts and file names: a line break there must not become a command."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _demanded(variable: EnvVar) -> str:
+    """Whoever pastes it has set the variable before."""
+    return f': "${{{variable.name}:?}}"; export {variable.name}  # {_comment(variable.source)}'
 
 
 def _argv(host: HostPlan) -> list[str]:
