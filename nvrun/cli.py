@@ -60,6 +60,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except KeyboardInterrupt:  # before there was a job to end, or in a command that has none
         return 130
     except Exception as error:  # noqa: BLE001 - the outermost border: the user gets one line, the file has the rest
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "nvrun").startswith("nvrun"):
+            print(f"nvrun: {error.name} is not installed for {sys.executable}", file=sys.stderr)
+            print("nvrun: pip install of nvrun without --no-deps brings what it needs", file=sys.stderr)
+            return 70
         where = _keep(traceback.format_exc())
         print(f"nvrun: a fault of nvrun itself: {type(error).__name__}: {error}", file=sys.stderr)
         print(f"nvrun: please report it with {where}", file=sys.stderr)
@@ -124,7 +128,7 @@ def run_job(
         if not take(line):
             writer.offer(line)
 
-    with gathered(the_job, environ, say=writer.say, show=show) as crew:
+    with folder.whatever_happens(started), gathered(the_job, environ, say=writer.say, show=show) as crew:
         # The agents come up while the rest is imported.
         from nvrun import preflight, slurm
         from nvrun.active.run import clock_of

@@ -214,3 +214,14 @@ def test_recorded_facts_are_shown_in_short(ask: Asked) -> None:
     assert code == 0
     assert out.startswith("h200-0\n  software  Python 3")
     assert "GPU 1     NVIDIA H200" in out
+
+
+def test_a_package_that_is_not_installed_is_no_fault_of_nvrun(ask: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_msgspec(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'msgspec'", name="msgspec")
+
+    monkeypatch.setattr("nvrun.cli.load", without_msgspec)
+    code, out, err = ask("t.py")
+    assert (code, out) == (70, "")
+    assert err.startswith("nvrun: msgspec is not installed for ")
+    assert "report" not in err
