@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
+from nvrun.checks.busy import too_busy
 from nvrun.checks.check import Results, check, fleet_check
-from nvrun.checks.code import ERROR, INFO, WARNING, declare
+from nvrun.checks.code import ERROR, INFO, WARNING, declare, unread
 from nvrun.checks.compare import listed
 from nvrun.checks.job import Job
 from nvrun.facts import HostFacts, Names, Network
+from nvrun.model import Skipped
 
 _READ = "getaddrinfo on the host, as torchrun, Gloo and NCCL call it"
 
@@ -84,9 +86,12 @@ PEER_WRONG = declare(
 
 
 @check(LOOPBACK, NOWHERE)
-def own_name(names: Names, job: Job) -> Results:
+def own_name(names: Names, facts: HostFacts, job: Job) -> Results:
     """The host's own name resolves to an address that peers can use."""
     if len(job.hosts) < 2:
+        return
+    if _silent(names.resolve_error) and too_busy(facts):
+        yield unread(too_busy(facts))
         return
     if not names.resolves_to:
         yield NOWHERE.found(f"its own name {names.hostname} has no address: {names.resolve_error or 'unknown'}")
@@ -116,7 +121,9 @@ def own_name_here(names: Names, network: Network, job: Job) -> Results:
 @check(LOCALHOST)
 def localhost(names: Names) -> Results:
     """localhost is a loopback address."""
-    if names.localhost_ok is False:
+    if names.localhost_ok is None:
+        yield unread("localhost: the resolver did not answer in time")
+    elif not names.localhost_ok:
         yield LOCALHOST.found("localhost does not resolve to 127.0.0.1 or ::1")
 
 
@@ -142,7 +149,9 @@ def peer_names(names: Mapping[str, Names], fleet: Mapping[str, HostFacts]) -> Re
         if verdict == "unknown":
             real = [peer for peer in peers if peer in right or (peer in fleet and peer in _own_names(fleet[peer]))]
             reasons = names[host].peer_errors
-            if real:
+            if all(_silent(reasons.get(peer)) for peer in peers) and too_busy(fleet[host]):
+                yield Skipped(code="", host=host, reason=too_busy(fleet[host]))
+            elif real:
                 yield PEER_UNKNOWN.found(
                     f"cannot resolve {listed(real)}: {reasons.get(real[0], 'no address')}",
                     host=host,
@@ -197,3 +206,8 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _silent(error: str | None) -> bool:
+    """The agent's word for a resolver that said nothing in time (nvrun.agent.probe.names)."""
+    return (error or "").startswith("no answer")

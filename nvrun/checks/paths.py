@@ -5,11 +5,12 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
+from nvrun.checks.busy import too_busy
 from nvrun.checks.check import Results, check, fleet_check
-from nvrun.checks.code import ERROR, FATAL, declare
+from nvrun.checks.code import ERROR, FATAL, declare, unread
 from nvrun.checks.compare import differing
 from nvrun.checks.job import Job
-from nvrun.facts import PathFact
+from nvrun.facts import HostFacts, PathFact
 
 _READ = "stat of the path on the host, in the job's own chain and as its user"
 
@@ -61,17 +62,19 @@ DIFFERS = declare(
 
 
 @check(MISSING, UNREADABLE, KIND, HUNG)
-def paths_there(paths: tuple[PathFact, ...], job: Job) -> Results:
+def paths_there(paths: tuple[PathFact, ...], facts: HostFacts, job: Job) -> Results:
     """Script, working directory and required paths are there and may be read."""
-    facts = {fact.path: fact for fact in paths}
+    known = {fact.path: fact for fact in paths}
     cwd = job.cwd
     broken = ""
     for path, wanted in _wanted(job).items():
-        fact = facts.get(path)
+        fact = known.get(path)
         if fact is None or (broken and path.startswith(broken)):
             continue  # not asked for on this host, or below a folder that was named already
         what = {"script": "the script", "cwd": "the working directory"}.get(wanted, "the required path")
-        if fact.error and fact.error.startswith("no answer"):
+        if fact.error and fact.error.startswith("no answer") and too_busy(facts):
+            yield unread(f"{path}: {too_busy(facts)}")
+        elif fact.error and fact.error.startswith("no answer"):
             yield HUNG.found(f"{what} {path}: {fact.error}", subject=path)
         elif not fact.exists:
             yield MISSING.found(f"{what} {path} is not there: {fact.error or 'no such file'}", subject=path)

@@ -10,6 +10,9 @@ from typing import Any
 
 from .tree import Tree
 
+SILENT = "no answer"
+"""Begins the error of a name for which the resolver said nothing in time."""
+
 PREFIXES = (
     *("NCCL_", "TORCH", "PYTORCH_", "GLOO_", "UCX_", "FI_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "GOMP_"),
     *("PET_", "SLURM_JOB", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_CPU", "COMPUTE_PROFILE", "OPENCL_PROFILE"),
@@ -61,7 +64,7 @@ def names(tree: Tree, peers: list[str]) -> dict[str, Any]:
         "peers": {peer: answers[peer]["addresses"] for peer in peers},
         "peer_errors": {peer: answers[peer]["error"] for peer in peers if answers[peer]["error"]},
         "sources": {peer: source for peer in peers if (source := source_to(answers[peer]["addresses"]))},
-        "localhost_ok": any(address in ("127.0.0.1", "::1") for address in local["addresses"]),
+        "localhost_ok": None if late(local) else any(each in ("127.0.0.1", "::1") for each in local["addresses"]),
     }
 
 
@@ -85,9 +88,14 @@ def resolve(hosts: list[str], patience: float) -> dict[str, dict[str, Any]]:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    late: dict[str, Any] = {"addresses": [], "canonical": None, "error": f"no answer in {patience:g} s"}
+    silence: dict[str, Any] = {"addresses": [], "canonical": None, "error": f"{SILENT} in {patience:g} s"}
     done = dict(answers)
-    return {host: done.get(host, late) for host in hosts}
+    return {host: done.get(host, silence) for host in hosts}
+
+
+def late(answer: dict[str, Any]) -> bool:
+    """The resolver said nothing in time."""
+    return str(answer["error"] or "").startswith(SILENT)
 
 
 def lookup(host: str) -> dict[str, Any]:

@@ -1,0 +1,41 @@
+"""Silence on a host that has too much to do is unknown, not bad."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvrun import checks
+from nvrun.checks.busy import too_busy
+from nvrun.facts import Cpu, Cpus, HostFacts, Names, PathFact
+
+SILENT = "no answer in 2 s"
+
+
+def host(name: str, load: float) -> HostFacts:
+    return HostFacts(
+        host=name,
+        cpus=Cpus(online=(Cpu(cpu=0), Cpu(cpu=1)), allowed=(0, 1), load1=load),
+        names=Names(
+            hostname=name,
+            resolve_error=SILENT,
+            peers={"b" if name == "a" else "a": ()},
+            peer_errors={"b" if name == "a" else "a": SILENT},
+        ),
+        paths=(PathFact(path="/train.py", exists=False, error=SILENT),),
+    )
+
+
+@pytest.mark.parametrize(("load", "judged"), [(0.5, True), (40.0, False)])
+def test_a_resolver_and_a_path_that_do_not_answer(load: float, judged: bool) -> None:
+    fleet = {name: host(name, load) for name in ("a", "b")}
+    verdict = checks.run(fleet, checks.Job(hosts=("a", "b"), script="/train.py"))
+    found = {finding.code for finding in verdict.findings} & {"own-name-unknown", "peer-name-unknown", "path-hung"}
+    assert found == ({"own-name-unknown", "peer-name-unknown", "path-hung"} if judged else set())
+    unknown = {(skipped.code, skipped.host) for skipped in verdict.skipped if "the host is busy" in skipped.reason}
+    wanted = {(check, name) for check in ("own-name", "peer-names", "paths-there") for name in ("a", "b")}
+    assert unknown == (set() if judged else wanted)
+    assert ("localhost", "a") in {(skipped.code, skipped.host) for skipped in verdict.skipped}
+
+
+def test_a_load_that_is_not_known_excuses_nothing() -> None:
+    assert too_busy(HostFacts(host="a")) == ""
