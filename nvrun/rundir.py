@@ -23,7 +23,7 @@ from nvrun import records
 from nvrun.agent.folder import TOKEN
 from nvrun.errors import NvrunError, UsageError
 from nvrun.hosts.nodeset import fold
-from nvrun.model import RunResult
+from nvrun.model import EndedBy, RunResult
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
@@ -104,6 +104,25 @@ class RunFolder:
             yield
         except OSError as error:  # a full disk, a folder that was removed: the job's own result must not be lost for it
             self.unfetched.setdefault(host, f"{error.filename or self.path}: {error.strerror}")
+
+    @contextmanager
+    def whatever_happens(self, started: float) -> Iterator[None]:
+        """Where nvrun cannot go on, result.json says that and why; nobody would know how the run ended otherwise."""
+        try:
+            yield
+        except NvrunError as error:
+            by: EndedBy = "preflight" if isinstance(error, UsageError) else "internal"
+            self.finish(
+                RunResult(
+                    run_id=self.run_id,
+                    ended_by=by,
+                    exit_code=error.exit_code,
+                    started=started,
+                    seconds=time.time() - started,
+                    message=error.message,
+                )
+            )
+            raise
 
     def finish(self, result: RunResult) -> str:
         """Writes result.json; after this no host can prove that it shares the folder. Returns why that failed: how the

@@ -67,6 +67,18 @@ def test_a_variable_of_the_user_stays_and_that_is_said(tmp_path: Path, flags: li
     assert "NCCL_IB_DISABLE stays 0" in done.stderr
 
 
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU, so the flag means something")
+def test_a_run_that_cannot_go_on_has_a_result(tmp_path: Path) -> None:
+    script = tmp_path / "say.py"
+    script.write_text("print('said')\n")
+    done = nvrun(tmp_path, "--nproc-per-node", "auto", script)
+    assert done.returncode == 2, done.stderr
+    result = json.loads((tmp_path / "runs" / "latest" / "result.json").read_text())
+    assert (result["ended_by"], result["exit_code"]) == ("preflight", 2)
+    assert "has no GPU" in result["message"]
+    assert "said" not in done.stdout
+
+
 def test_a_waiver_that_does_nothing_is_said(tmp_path: Path) -> None:
     done = nvrun(tmp_path, "--waive", "path-missing", tmp_path / "nowhere.py")
     assert done.returncode == 78, done.stderr
