@@ -153,13 +153,15 @@ def resolve(word: str, environ: Mapping[str, str]) -> Run:
 
 
 def _latest(environ: Mapping[str, str]) -> Run:
+    """That of ./nvrun-runs: the newest of all may be another job's, of another folder. Else the newest of all."""
+    here = Path("nvrun-runs", LATEST)
+    if here.is_dir():
+        folder = here.resolve()
+        return Run(path=folder, remembered=next((each for each in known(environ) if Path(each.path) == folder), None))
     newest = next((each for each in known(environ) if Path(each.path).is_dir()), None)
     if newest is not None:
         return Run(path=Path(newest.path), remembered=newest)
-    here = Path("nvrun-runs", LATEST)
-    if here.is_dir():
-        return Run(path=here.resolve())
-    raise UsageError("there is no run yet: none in the index, none in ./nvrun-runs")
+    raise UsageError("there is no run yet: none in ./nvrun-runs, none in the index")
 
 
 def _there(entry: Remembered) -> Run:

@@ -77,12 +77,14 @@ def test_a_run_is_named_by_id_prefix_path_and_latest(
         runs.resolve(new.name, environ)
 
 
-def test_without_an_index_the_folder_here_counts(
+def test_the_latest_is_first_that_of_the_folder_here(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nvrun-runs/x").mkdir(parents=True)
     (tmp_path / "nvrun-runs/latest").symlink_to("x")
+    assert runs.resolve("latest", environ).path == tmp_path / "nvrun-runs/x"
+    add(environ, tmp_path / "another-job", "20260103-000000-cccc")
     assert runs.resolve("latest", environ).path == tmp_path / "nvrun-runs/x"
 
 

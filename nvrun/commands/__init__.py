@@ -76,8 +76,8 @@ COMMANDS: dict[str, Command] = {
         (*REACH, "from", "json"),
     ),
     "explain": Command("a finding's code: what was read, why it matters, how to mend it", "CODE ..."),
-    "diagnose": Command("the cause in any logs of a failed job (those of the newest run)", "[PATH|RUN ...]"),
-    "nccl": Command("what NCCL chose in a run (the newest), and what that costs", "[PATH|RUN ...]"),
+    "diagnose": Command("the cause in any logs of a failed job (the latest run's)", "[PATH|RUN ...]"),
+    "nccl": Command("what NCCL chose in a run (the latest), and what that costs", "[PATH|RUN ...]"),
     "bench": Command(
         "collectives timed and checked, against the links' limit",
         flags=(
