@@ -43,7 +43,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             return 0
         if command:
             said = importlib.import_module(f"nvrun.commands.{command}").run(invocation, environ)
-            print(said.text, end="")
+            print(_shown(said.text), end="")
             return int(said.exit_code)
         if invocation.options.dry_run:
             return main(["plan", *argv], environ)
@@ -53,9 +53,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             print(f"nvrun: {notice}", file=sys.stderr)
         return run(invocation, environ)
     except NvrunError as error:
-        print(f"nvrun: {error.message}", file=sys.stderr)
+        print(f"nvrun: {_shown(error.message)}", file=sys.stderr)
         if error.hint:
-            print(f"nvrun: {error.hint}", file=sys.stderr)
+            print(f"nvrun: {_shown(error.hint)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:  # before there was a job to end, or in a command that has none
         return 130
@@ -68,6 +68,16 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         print(f"nvrun: a fault of nvrun itself: {type(error).__name__}: {error}", file=sys.stderr)
         print(f"nvrun: please report it with {where}", file=sys.stderr)
         return 70
+
+
+def _shown(text: str) -> str:
+    """Text for a terminal: what hosts and files say in it cannot command the terminal."""
+    if text.isascii() and "\x1b" not in text and all(line.isprintable() for line in text.splitlines()):
+        return text
+    from nvrun.console import plain
+
+    lines = [plain(line.encode(errors="surrogatepass")) for line in text.split("\n")]
+    return b"\n".join(lines).decode(errors="surrogatepass")
 
 
 def _keep(text: str) -> str:

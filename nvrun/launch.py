@@ -192,6 +192,9 @@ class Launch:
         elif kind == "no-start":
             self._states[host] = "done"  # there is nothing whose end could still be told
             self._crew.end("torchrun", 127, f"{self._crew.names[host]}: torchrun could not be started: {body['why']}")
+        elif kind == "stopped":
+            name, pid = self._crew.names[host], body["pid"]
+            self._crew.say(f"nvrun: torchrun on {name} was stopped by somebody (SIGSTOP); there: kill -CONT {pid}")
         elif kind == "terminated":
             self._crew.end("signal", 143, f"{self._crew.names[host]}: the agent was told to end (SIGTERM)")
 

@@ -56,7 +56,10 @@ class Gate:
 
     def open(self, name: str) -> None:
         """From now on shims can connect. OSError where the name is taken."""
-        self._listener.bind("\0" + name)
+        try:
+            self._listener.bind("\0" + name)
+        except OSError as error:
+            raise OSError("the socket @%s: %s" % (name, error.strerror)) from None
         self._listener.listen(256)
         self._loop.watch(self._listener.fileno(), READ, self._accept)
 

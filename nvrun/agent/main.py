@@ -246,8 +246,13 @@ class Agent:
 
     def on_job(self, message: Message) -> None:
         assert self.folder is not None
-        self.job = Job(self, message, self.folder)
-        self.job.start()
+        job = Job(self, message, self.folder)
+        try:
+            job.start()
+        except OSError as error:  # no descriptors left, or somebody else holds the ranks' socket
+            self.send({"t": "no-start", "why": str(error)})
+        else:
+            self.job = job
 
     def on_go(self, message: Message) -> None:
         if self.job:

@@ -39,6 +39,7 @@ _LAST_WORDS_SECONDS = 1.0  # torchrun's own banner is out 0.4 s after its last r
 _LEFTOVER_SECONDS = 2.0
 _ECHO_SECONDS = 1.0
 _HEARSAY_SECONDS = 0.6
+_STOPPED_SECONDS = 5.0
 _TERM_SECONDS = 0.3
 _EXIT_CODE = re.compile(rb"exitcode\s*:\s*(-?\d+)\)?\s.*?\(?pid: (\d+)\)")
 
@@ -129,6 +130,18 @@ class Job:
             self._follow(stream)
         self._torchrun_pidfd = os.pidfd_open(self._torchrun.pid)
         self._loop.watch(self._torchrun_pidfd, READ, self._torchrun_ended)
+        self._loop.later(_STOPPED_SECONDS, self._look_whether_stopped)
+
+    def _look_whether_stopped(self, before: bool = False) -> None:
+        """A torchrun that somebody stopped ends nothing and starts nothing, and looks like one that is patient."""
+        assert self._torchrun is not None
+        if self.done:
+            return
+        found = procs.stat(self._torchrun.pid)
+        stopped = found is not None and found.state == "T" and not self._look.pids()
+        if stopped and not before:
+            self._agent.send({"t": "stopped", "pid": self._torchrun.pid})
+        self._loop.later(_STOPPED_SECONDS, partial(self._look_whether_stopped, stopped))
 
     def pids(self) -> Set[int]:
         """Processes whose exit status this job still wants to read."""

@@ -56,6 +56,10 @@ class _File(msgspec.Struct):
     path: str
 
 
+class _Stopped(msgspec.Struct):
+    pid: _Count
+
+
 class _Rank(msgspec.Struct):
     rank: _Count
     local: _Count
@@ -96,6 +100,7 @@ _FORMS: dict[str, type[msgspec.Struct]] = {
     "failed": _Failed,
     "no-start": _NoStart,
     "file": _File,
+    "stopped": _Stopped,
     "rank": _Rank,
     "end": _End,
     "done": _Done,

@@ -6,6 +6,7 @@ no secret shows; so is a default of a configuration file that looks like one.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +14,9 @@ from nvrun.environment import is_nvruns
 from nvrun.mask import masked
 from nvrun.model import EnvVar
 from nvrun.plan import HostPlan, Plan, RankPlan
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters but tab and line feed."""
 
 
 def script(plan: Plan) -> str:
@@ -22,19 +26,31 @@ def script(plan: Plan) -> str:
 
 def _host(host: HostPlan) -> Iterator[str]:
     yield f"# {_comment(host.host.name)} (node {host.node})"
-    yield f"cd {shlex.quote(host.cwd)}"
+    yield f"cd {_word(host.cwd)}"
     shared = host.ranks[0].env if host.ranks else ()
     for variable in host.defaults:
         if masked(variable.name, variable.value) != variable.value:
             yield _demanded(variable)
             continue
-        yield f'[ -n "${{{variable.name}+set}}" ] || export {variable.name}={shlex.quote(variable.value)}'
+        yield f'[ -n "${{{variable.name}+set}}" ] || export {variable.name}={_word(variable.value)}'
     for variable in (*host.env, *shared):
         if variable.source.startswith("nvrun: ") or is_nvruns(variable):  # nvrun.env:3 is a file of the user's
-            yield f"export {variable.name}={shlex.quote(variable.value)}  # {_comment(variable.why or variable.source)}"
+            yield f"export {variable.name}={_word(variable.value)}  # {_comment(variable.why or variable.source)}"
         else:
             yield _demanded(variable)
-    yield shlex.join(_argv(host))
+    yield _words(_argv(host))
+
+
+def _words(argv: Sequence[str]) -> str:
+    return " ".join(map(_word, argv))
+
+
+def _word(text: str) -> str:
+    """The text as one word of bash, with nothing in it that would command a terminal on which it is shown."""
+    if not _CONTROL.search(text):
+        return shlex.quote(text)
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + _CONTROL.sub(lambda found: "".join(f"\\x{byte:02x}" for byte in found[0].encode()), escaped) + "'"
 
 
 def _comment(text: str) -> str:
@@ -57,5 +73,5 @@ def _argv(host: HostPlan) -> list[str]:
 
 
 def _case(ranks: Sequence[RankPlan]) -> str:
-    arms = " ".join(f'{rank.local_rank}) exec {shlex.join(rank.prefix)} "$@";;' for rank in ranks if rank.prefix)
+    arms = " ".join(f'{rank.local_rank}) exec {_words(rank.prefix)} "$@";;' for rank in ranks if rank.prefix)
     return f'case $LOCAL_RANK in {arms} *) exec "$@";; esac'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -91,3 +92,50 @@ def test_a_line_break_in_a_reason_is_no_command() -> None:
                  env=(variable,))  # fmt: skip
     assert "by eth0?reboot" in shell.script(plan)
     assert "reboot" not in shell.script(plan).splitlines()
+
+
+AWKWARD = "a\x1b[2J\\b'c\x9b\x7f"
+
+
+def test_a_pasted_word_commands_no_terminal_and_is_still_the_same(here: Path) -> None:
+    done = sh(f"$NVRUN --dry-run t.py {shlex.quote(AWKWARD)}", here)
+    last = done.stdout.splitlines()[-1]
+    assert not set(b"\x1b\x7f") & set(last)
+    word = last[last.index(b"$'") :]
+    assert subprocess.check_output(["bash", "-c", b"printf %s " + word]) == AWKWARD.encode()
+
+
+def test_what_a_command_prints_commands_no_terminal(here: Path) -> None:
+    (here / "facts.json").write_text(json.dumps([{"host": "evil\x1b]0;title\x07\x9b5n"}]))
+    done = sh("$NVRUN plan --from facts.json t.py; $NVRUN plan --from $'no\\x1b[2J' t.py", here)
+    assert b"evil" in done.stdout
+    assert not set("\x1b\x07\x9b") & set((done.stdout + done.stderr).decode())
+
+
+def test_a_torchrun_that_somebody_stopped_is_named(here: Path) -> None:
+    script = """$NVRUN --check off --grace 1 t.py & pid=$!
+        while ! stopped=$(pgrep -f "distributed.run.*$PWD"); do sleep 0.1; done; kill -STOP $stopped
+        sleep 7; kill $pid; wait $pid; echo $? >code; kill -0 $stopped 2>/dev/null && echo alive"""
+    done = sh(script, here)
+    assert b"was stopped by somebody (SIGSTOP); there: kill -CONT " in done.stderr
+    assert (here / "code").read_text() == "143\n"
+    assert b"alive" not in done.stdout
+
+
+SQUATTER = """
+import os, pathlib, socket, time
+held = []
+while not held:
+    for folder in pathlib.Path("nvrun-runs").glob("2*"):
+        held.append(socket.socket(socket.AF_UNIX))
+        held[-1].bind("\\0nvrun-%s-0" % folder.name)
+time.sleep(30)
+"""
+
+
+def test_a_socket_that_somebody_took_is_named(here: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SQUATTER], cwd=here) as squatter:
+        done = sh("$NVRUN --check off t.py", here)
+        squatter.kill()
+    assert done.returncode == 127, done.stderr
+    assert b"torchrun could not be started: the socket @nvrun-" in done.stderr
