@@ -42,7 +42,9 @@ def main() -> None:
     env = os.environ
     if "say" in sys.argv:
         said = {"rank": env["RANK"], "local": env["LOCAL_RANK"], "world": env["WORLD_SIZE"], "argv": sys.argv[1:]}
-        said |= {"role": env["ROLE_NAME"], "file": __file__, "name": __name__}
+        with open("/proc/self/status") as status:
+            cpus = next(line.split()[1] for line in status if line.startswith("Cpus_allowed_list"))
+        said |= {"cpus": cpus, "role": env["ROLE_NAME"], "file": __file__, "name": __name__}
         print(json.dumps(said), flush=True)
     if "sum" in sys.argv:
         add_up()

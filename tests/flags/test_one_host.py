@@ -46,7 +46,8 @@ def said(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
         ["--standalone", "--role", "trainer", RANK],
         ["--nnodes", "1:1", "--max-restarts", "2", "--monitor-interval", "0.5", RANK],
         ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", "456", RANK],
-        ["--master-port", "29641", "--signals-to-handle", "SIGTERM,SIGINT", RANK],
+        ["--master-port", "29641", "--signals-to-handle", "SIGTERM,SIGINT", "--local-ranks-filter", "0", RANK],
+        ["--rdzv-backend", "static", "--rdzv-endpoint", "localhost:29642", "--rdzv-conf", "timeout=60", RANK],
     ],
     ids=lambda flags: str(flags[0]),
 )

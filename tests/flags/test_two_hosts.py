@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -104,8 +105,17 @@ def test_set_up_container_and_the_ssh_program(lab: Lab) -> None:
     assert sums(out) == ["sum 2 of 2 attempt 0"] * 2
 
 
-def test_the_dry_runs_shell_starts_the_same_job(lab: Lab) -> None:
-    flags = ["--hosts", "a,b", "--nproc-per-node", "2", "--env", "TOKEN=a secret"]
+def two_cpus(tmp_path: Path) -> Path:
+    """A binding file: a CPU for each of two ranks, where there are two."""
+    cpus = sorted(os.sched_getaffinity(0))
+    tmp_path.chmod(0o755)
+    path = tmp_path / "bind.txt"
+    path.write_text(f"0 {cpus[0]} 0\n1 {cpus[-1]} 0\n")
+    return path
+
+
+def test_the_dry_runs_shell_starts_the_same_job(lab: Lab, tmp_path: Path) -> None:
+    flags = ["--hosts", "a,b", "--nproc-per-node", "2", "--env", "TOKEN=a secret", "--bind", str(two_cpus(tmp_path))]
     plan = lab.run([*NVRUN, "--dry-run", *flags, str(RANK), "say", "sum", "two words"], timeout=60)
     assert plan.returncode == 0, plan.stderr
     assert "a secret" not in plan.stdout
@@ -120,5 +130,8 @@ def test_the_dry_runs_shell_starts_the_same_job(lab: Lab) -> None:
         said = [job.communicate(timeout=90) for job in jobs]
         assert [job.returncode for job in jobs] == [0, 0], (said, plan.stdout)
     pasted = "".join(out for out, _ in said)
+    assert sorted(re.findall(r'"cpus": "[\d,-]+"', pasted)) == sorted(
+        f'"cpus": "{line.split()[1]}"' for line in two_cpus(tmp_path).read_text().splitlines() for _ in "ab"
+    )
     assert sums(pasted) == ["sum 4 of 4 attempt 0"] * 4
     assert pasted.count(shlex.quote("two words")[1:-1]) == 4
