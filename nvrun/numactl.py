@@ -1,12 +1,10 @@
-"""The command that puts a rank, or the job's torchrun, where its binding says. Pure.
+"""The command that puts a rank where its binding says. Pure.
 
 `--all` frees numactl from the mask it was started under: without it an inner numactl refuses CPUs outside the outer
 one's (numactl(8); exit 1).
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from nvrun.facts import HostFacts
 from nvrun.model import Binding, Frozen
@@ -39,17 +37,6 @@ def prefix(binding: Binding, facts: HostFacts) -> Placement:
     if not binding.memory:
         return Placement(affinity=binding.cpus)
     return Placement(affinity=binding.cpus, missing=f"memory policy ({flags[-1]}) is not set: {lacking}")
-
-
-def job_prefix(bindings: Sequence[Binding], facts: HostFacts) -> Placement:
-    """The command around torchrun: all CPUs of the host's ranks. Nothing where a rank is not bound.
-
-    A rank inherits the mask of torchrun, so an unbound rank must not be cut down to the CPUs of the others. Memory is
-    left alone: what a rank is not told it would inherit.
-    """
-    if not bindings or not all(binding.cpus for binding in bindings):
-        return Placement()
-    return prefix(Binding(local_rank=0, cpus=tuple(sorted({cpu for b in bindings for cpu in b.cpus}))), facts)
 
 
 def _lacking(facts: HostFacts, *, with_memory: bool) -> str:

@@ -14,7 +14,7 @@ from nvrun.binding import Bound, bind, omp_threads
 from nvrun.errors import UsageError
 from nvrun.facts import Cpu, Cpus, Gpu, HostFacts, NumaNode, Software
 from nvrun.model import Binding, Severity
-from nvrun.numactl import Placement, job_prefix, prefix
+from nvrun.numactl import Placement, prefix
 
 
 def machine(
@@ -383,10 +383,3 @@ def test_prefix_falls_back_to_affinity_and_says_what_is_missing() -> None:
 def test_omp_threads_are_the_cores_of_the_rank() -> None:
     facts = machine([0, 0, None])
     assert [omp_threads(binding, facts) for binding in bind(facts, local_ranks=3).bindings] == [4, 4, None]
-
-
-def test_job_prefix_covers_all_ranks_or_nothing() -> None:
-    facts = machine([0, 0, 1, 1])
-    assert job_prefix(bind(facts, local_ranks=2).bindings, facts).argv[2:] == ("--physcpubind=0-7,16-23",)
-    unbound = machine([0, None])
-    assert job_prefix(bind(unbound, local_ranks=2).bindings, unbound) == Placement()

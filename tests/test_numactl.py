@@ -12,7 +12,7 @@ import pytest
 
 from nvrun.facts import HostFacts, Software
 from nvrun.model import Binding
-from nvrun.numactl import job_prefix, prefix
+from nvrun.numactl import prefix
 
 NUMACTL = shutil.which("numactl")
 CPUS = sorted(os.sched_getaffinity(0))
@@ -53,7 +53,7 @@ def test_cpus_and_memory_are_as_planned() -> None:
 
 def test_a_rank_leaves_the_mask_of_its_job() -> None:
     """torchrun of a host whose ranks are all on one CPU, and a rank on another: `--all` lets it out."""
-    outer = job_prefix([rank(CPUS[0])], FACTS).argv
+    outer = (NUMACTL, f"--physcpubind={CPUS[0]}")
     cpus, _ = where((*outer, *prefix(rank(CPUS[-1]), FACTS).argv))
     assert cpus == [CPUS[-1]]
 

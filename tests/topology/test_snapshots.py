@@ -13,7 +13,7 @@ import pytest
 
 from nvrun.binding import Bound, bind
 from nvrun.facts import HostFacts, from_json
-from nvrun.numactl import job_prefix, prefix
+from nvrun.numactl import prefix
 from nvrun.topology import as_facts, from_facts, from_matrix, tree
 from nvrun.topology.cpus import format_cpulist
 
@@ -27,8 +27,6 @@ def plan(bound: Bound, facts: HostFacts) -> Iterator[str]:
         cpus = f"CPUs {format_cpulist(b.cpus)}" if b.cpus else "any CPU"
         memory = f"{b.memory} memory {b.memory_node}" if b.memory else "any memory"
         yield "  ".join((f"rank {b.local_rank}", gpu, cpus, memory, ",".join(b.nics[:2]) or "no NIC", f"({b.why})"))
-    if argv := job_prefix(bound.bindings, facts).argv:
-        yield f"torchrun: {' '.join(argv)}"
     placed = prefix(bound.bindings[0], facts)
     if placed.argv or placed.affinity:
         yield f"rank 0: {' '.join(placed.argv) or f'affinity {format_cpulist(placed.affinity)}; {placed.missing}'}"
