@@ -121,7 +121,9 @@ def placed_only(job: Job, plan: Plan, facts: Mapping[int, HostFacts]) -> Decided
 
 def shown(verdict: Verdict, waived: Sequence[Finding] = ()) -> Iterator[str]:
     """The verdict for the console."""
-    return (f"nvrun: {line.text}" for line in findings.lines(verdict, waived=waived))
+    *lines, total = findings.lines(verdict, waived=waived)
+    yield from (f"nvrun: {line.text}" for line in lines)
+    yield f"nvrun: checks: {total.text}"
 
 
 def judge(

@@ -20,6 +20,8 @@ _TO_DIAGNOSE = ("rank", "torchrun", "hang", "lost")
 def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
     """What is about to run, in two lines."""
     layout = ", ".join(f"{host.host.name} x{len(host.ranks)}" for host in plan.hosts[:8])
+    if len(plan.hosts) == 1:
+        layout = plan.hosts[0].host.name
     more = f" and {len(plan.hosts) - 8} more" if len(plan.hosts) > 8 else ""
     where = "" if plan.master_addr is None else f", rendezvous {plan.master_addr} port {plan.master_port}"
     yield f"nvrun: {plan.world_size} rank{'s'[: plan.world_size > 1]} on {layout}{more}{where}"
