@@ -161,12 +161,18 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         env=tuple(variable for variable, default in variables if not default),
         defaults=tuple(variable for variable, default in variables if default),
         forwarded=travelling(environ),
-        presets=tuple(presets.load(name, folders) for name in options.preset if name not in ("auto", TUNED)),
+        presets=tuple(presets.load(name, folders) for name in _presets(options)),
         auto_presets=presets.load_all(folders) if "auto" in options.preset else (),
         tuned_presets=load_tuned(folders) if TUNED in options.preset else (),
         table=_table(options.bind),
         hooks=hooks.load(options.hook, environ),
     )
+
+
+def _presets(options: Options) -> list[str]:
+    """Names, in the order in which they are laid over each other: the model's first."""
+    sized = [presets.for_model_size(options.model_size)] if options.model_size else []
+    return [*sized, *(name for name in options.preset if name not in ("auto", TUNED))]
 
 
 def preset_folders(environ: Mapping[str, str]) -> list[Path]:

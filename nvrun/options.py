@@ -273,6 +273,21 @@ class Options:
     preset: Annotated[
         tuple[str, ...], Setting(_NCCL, text, "NAME|PATH", "apply an NCCL preset, or auto", brief=True, many=True)
     ] = ()
+    model_size: Annotated[
+        str | None, Setting(_NCCL, text, "N", "the preset for a model of N parameters: 350M, 7B (never guessed)")
+    ] = None
+    bind_memory: Annotated[
+        Literal["preferred", "strict", "local"],
+        Setting(_NCCL, choice("preferred", "strict", "local"), "preferred|strict|local", "memory of bound ranks"),
+    ] = "preferred"
+    gpu_order: Annotated[
+        Literal["nvlink"] | None,
+        Setting(_NCCL, choice("nvlink"), "nvlink", "number a host's GPUs along NVLink, where it is not all to all"),
+    ] = None
+    omp: Annotated[
+        Literal["auto"] | None,
+        Setting(_NCCL, choice("auto"), "auto", "OMP_NUM_THREADS by each rank's cores (torchrun: 1)"),
+    ] = None
     bind: Annotated[
         str | None,
         Setting(_NCCL, text, "none|node|socket|exclusive|FILE", "which CPUs each rank gets"),

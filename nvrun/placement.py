@@ -9,20 +9,21 @@ import msgspec
 
 from nvrun import environment, presets, travel
 from nvrun.bindfile import Row
-from nvrun.binding import Mode, bind
+from nvrun.binding import Memory, Mode, bind, omp_threads
 from nvrun.environment import Chosen, Resolved
 from nvrun.facts import HostFacts
 from nvrun.hooks import Contribution, Hook, contributions
 from nvrun.job import Job
 from nvrun.mask import masked
 from nvrun.meanings import means
-from nvrun.model import EnvVar, Finding, Frozen, Severity
+from nvrun.model import Binding, EnvVar, Finding, Frozen, Severity
 from nvrun.numactl import prefix
 from nvrun.plan import HostPlan, Plan, RankPlan, as_mapping
 from nvrun.preset_file import Preset
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.interface import addresses, socket_interface
 from nvrun.topology.nics import hca_lists
+from nvrun.topology.nvlink import gpu_order
 from nvrun.torchrun import TorchrunArgs
 from nvrun.tune.written import TUNED, of_hardware
 
@@ -44,6 +45,11 @@ class Wishes(Frozen, frozen=True, kw_only=True):
     """A mode's name; None means `node`."""
     table: Mapping[int, Row] | None = None
     """A binding file's rows, in place of a mode."""
+    memory: Memory = "preferred"
+    gpu_order: str | None = None
+    """`nvlink`: a host's GPUs are numbered along NVLink."""
+    omp: str | None = None
+    """`auto`: OMP_NUM_THREADS is the rank's cores."""
     presets: tuple[Preset, ...] = ()
     hooks: tuple[Hook, ...] = ()
     """What they contribute stands beside nvrun's own choice."""
@@ -69,6 +75,9 @@ def wishes_of(job: Job, facts: Collection[HostFacts]) -> Wishes:
         args=job.args,
         bind=None if job.table is not None else job.options.bind,
         table=job.table,
+        memory=job.options.bind_memory,
+        gpu_order=job.options.gpu_order,
+        omp=job.options.omp,
         presets=(*fitting, *tuned, *job.presets),
         hooks=job.hooks,
         env=job.env,
@@ -90,7 +99,7 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
     for host in plan.hosts:
         known = facts[host.node]
         resolved = environment.resolve(
-            automatic=(*chosen[host.node], *contribution.env.get(host.node, ())),
+            automatic=(*chosen[host.node], *_order(known, wishes), *contribution.env.get(host.node, ())),
             presets=[
                 variable
                 for preset in wishes.presets
@@ -105,7 +114,7 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
         environments[host.host.name] = resolved
         notices |= dict.fromkeys(environment.notices(resolved))
         given = tuple(each.variable for each in resolved if each.set_by_nvrun and environment.is_nvruns(each.variable))
-        ranks, said = _bound(host, known, wishes, given)
+        ranks, said = _bound(host, known, wishes, given, {each.variable.name: each.variable.value for each in resolved})
         findings += said
         findings += _forwarded_over(host, known)
         hosts.append(
@@ -142,12 +151,13 @@ def _forwarded_over(host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _bound(
-    host: HostPlan, facts: HostFacts, wishes: Wishes, given: tuple[EnvVar, ...]
+    host: HostPlan, facts: HostFacts, wishes: Wishes, given: tuple[EnvVar, ...], values: Mapping[str, str]
 ) -> tuple[tuple[RankPlan, ...], tuple[Finding, ...]]:
     bound = bind(
         facts,
         local_ranks=len(host.ranks),
-        env={**as_mapping(host.defaults), **(facts.env or {}), **as_mapping(host.env)},
+        env={**as_mapping(host.defaults), **(facts.env or {}), **as_mapping(host.env), **as_mapping(given)},
+        memory=wishes.memory,
         mode="none" if wishes.args.numa_binding else cast(Mode, wishes.bind or "node"),
         table=None if wishes.args.numa_binding else wishes.table,
         virtual_local_rank=wishes.args.virtual_local_rank,
@@ -162,10 +172,27 @@ def _bound(
                 binding=msgspec.structs.replace(binding, why="; ".join(part for part in (why, how.missing) if part)),
                 prefix=how.argv,
                 cpus=how.affinity,
-                env=given,
+                env=(*given, *_threads(binding, facts, wishes, values)),
             )
         )
     return tuple(ranks), bound.findings
+
+
+def _threads(binding: Binding, facts: HostFacts, wishes: Wishes, values: Mapping[str, str]) -> Iterator[EnvVar]:
+    """--omp auto, where the user has set no number."""
+    cores = omp_threads(binding, facts) if wishes.omp == "auto" and "OMP_NUM_THREADS" not in values else None
+    if cores is not None:
+        yield EnvVar(name="OMP_NUM_THREADS", value=str(cores), source="nvrun: --omp auto", why="the rank's cores")
+
+
+def _order(facts: HostFacts, wishes: Wishes) -> Iterator[EnvVar]:
+    """--gpu-order nvlink: all GPUs of the host, numbered along NVLink; a list of the user's own stays as it is."""
+    if wishes.gpu_order != "nvlink" or not facts.gpus or "CUDA_VISIBLE_DEVICES" in (facts.env or {}):
+        return
+    order = gpu_order(from_facts(facts))
+    if list(order) != sorted(order):
+        value = ",".join(map(str, order))
+        yield EnvVar(name="CUDA_VISIBLE_DEVICES", value=value, source="nvrun", why="--gpu-order nvlink")
 
 
 def _hooked(rank: RankPlan, contribution: Contribution) -> RankPlan:

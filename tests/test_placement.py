@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
 from nvrun import config
-from nvrun.facts import HostFacts
+from nvrun.facts import HostFacts, from_json
 from nvrun.model import EnvVar, Host
 from nvrun.placement import Wishes, place
 from nvrun.plan import Plan, Site, build
+
+DATA = Path(__file__).parent / "data" / "facts"
 
 
 def plan(*forwarded: EnvVar) -> Plan:
@@ -34,3 +42,66 @@ def test_a_value_that_travels_over_the_hosts_own_is_told() -> None:
         "NCCL_DEBUG": ("warning", "WARN", "INFO"),
         "LD_LIBRARY_PATH": ("info", "/opt/lib", "/home/lib"),
     }
+
+
+def on(machine: str, *flags: str, env: Sequence[EnvVar] = ()) -> Plan:
+    """The plan for one recorded machine with all its GPUs."""
+    (known,) = from_json((DATA / f"{machine}.json").read_bytes())
+    invocation = config.parse(["--nproc-per-node", str(len(known.gpus or ()) or 2), *flags, "train.py"], {})
+    site = Site(host=Host(name=known.host), ranks=len(known.gpus or ()) or 2, python="python3", folder="")
+    made = build(run_id="r", args=invocation.torchrun, sites=[site], cwd="/", fleet=True, master_port=29500, env=env,
+                 grace=30, lost_after=300)  # fmt: skip
+    options = invocation.options
+    wishes = Wishes(args=invocation.torchrun, memory=options.bind_memory, omp=options.omp, gpu_order=options.gpu_order,
+                    env=tuple(env))  # fmt: skip
+    return place(made, {0: known}, wishes).plan
+
+
+def test_omp_auto_gives_a_rank_its_cores_and_the_users_number_holds() -> None:
+    ranks = on("h100x8", "--omp", "auto").hosts[0].ranks
+    threads = [variable.value for rank in ranks for variable in rank.env if variable.name == "OMP_NUM_THREADS"]
+    assert threads == ["14"] * 8  # 56 cores a socket, four ranks on each
+    own = [EnvVar(name="OMP_NUM_THREADS", value="3", source="--env")]
+    kept = on("h100x8", "--omp", "auto", env=own).hosts[0]
+    assert not [variable for rank in kept.ranks for variable in rank.env if variable.name == "OMP_NUM_THREADS"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "flag"), [("preferred", "--preferred=0"), ("strict", "--membind=0"), ("local", "--localalloc")]
+)
+def test_bind_memory_is_numactls_policy(memory: str, flag: str) -> None:
+    assert on("h100x8", "--bind-memory", memory).hosts[0].ranks[0].prefix[-1] == flag
+
+
+def test_gpu_order_changes_nothing_where_nvlink_is_all_to_all() -> None:
+    assert on("h200x2", "--gpu-order", "nvlink") == on("h200x2")
+
+
+def test_gpu_order_numbers_a_ring_along_nvlink() -> None:
+    (known,) = from_json((DATA / "h200x2.json").read_bytes())
+    gpus = known.gpus or ()
+    template = gpus[0]
+    pairs = {0: (2,), 2: (0,), 1: (3,), 3: (1,)}  # bridges join 0 with 2 and 1 with 3
+    four = tuple(
+        msgspec.structs.replace(
+            template,
+            index=index,
+            uuid=f"GPU-{index}",
+            pci=f"0000:{index + 16:02x}:00.0",
+            nvlinks=tuple(
+                msgspec.structs.replace(
+                    template.nvlinks[0], link=link, remote_type="gpu", remote_pci=f"0000:{peer + 16:02x}:00.0"
+                )
+                for peer in pairs[index]
+                for link in range(4)
+            ),
+        )
+        for index in range(4)
+    )
+    bridged = msgspec.structs.replace(known, gpus=four)
+    args = config.parse(["--nproc-per-node", "4", "train.py"], {}).torchrun
+    site = Site(host=Host(name="b"), ranks=4, python="python3", folder="")
+    made = build(run_id="r", args=args, sites=[site], cwd="/", fleet=True, master_port=1, grace=30, lost_after=300)
+    ranks = place(made, {0: bridged}, Wishes(args=args, gpu_order="nvlink")).plan.hosts[0].ranks
+    assert [variable.value for variable in ranks[0].env if variable.name == "CUDA_VISIBLE_DEVICES"] == ["0,2,1,3"]
+    assert [rank.binding.gpu for rank in ranks if rank.binding] == ["GPU-0", "GPU-2", "GPU-1", "GPU-3"]
