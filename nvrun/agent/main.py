@@ -23,6 +23,8 @@ CONSOLE_BYTES = 4 << 20
 """What may wait for the link before console lines are dropped (and counted)."""
 _UNNAMED = 0xFFFF
 _CLOSED_GRACE = 3.0
+_LAST_SECONDS = 10.0
+"""After the grace: what a sweep and the last bytes of logs may take where nobody is told any more."""
 
 Message = Dict[str, Any]
 
@@ -334,6 +336,8 @@ class Agent:
         self.loop.unwatch(self._into)
         self.loop.unwatch(self._out)
         if self.job and not self.job.done:
+            # Whatever goes wrong in ending it: the keeper sweeps what this process leaves behind.
+            self.loop.later((self.job.grace if grace is None else grace) + _LAST_SECONDS, self.loop.stop)
             self.job.end(grace, look=grace is None)
         else:
             self.loop.stop()

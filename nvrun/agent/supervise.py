@@ -143,6 +143,11 @@ class Job:
             self._agent.send({"t": "stopped", "pid": self._torchrun.pid})
         self._loop.later(_STOPPED_SECONDS, partial(self._look_whether_stopped, stopped))
 
+    @property
+    def grace(self) -> float:
+        """Seconds from TERM to KILL."""
+        return float(self._request["grace"])
+
     def pids(self) -> Set[int]:
         """Processes whose exit status this job still wants to read."""
         wanted = set(self._ranks)
@@ -320,7 +325,11 @@ class Job:
             self._look.when_done(partial(self._torchrun.send_signal, signal.SIGCONT))
 
     def _kill(self) -> None:
-        if not self.done and self._torchrun:
+        if self.done:
+            return
+        if self._torchrun is None:  # it could not be started, and neither could what follows from that
+            self._finish(127)
+        else:
             self._torchrun.send_signal(signal.SIGKILL)
             procs.sweep(self._request["mark"], os.getpid(), self._agent.spare() | {self._torchrun.pid})
 
