@@ -16,6 +16,14 @@ from tests.lab import slurm
 from tests.lab.lab import Lab, why_not
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of tests stay out of the user's own list of runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def namespaces() -> None:
     """Skips, with the reason, where the lab cannot be made."""

@@ -50,7 +50,11 @@ def rows(names: Sequence[str], stages: Sequence[str], seconds: Sequence[float]) 
     if len(names) <= ROWS:
         return [(name, word, f"{took:.1f} s") for name, word, took in zip(names, words, seconds, strict=True)]
     counted = Counter(words)
-    return [(f"{counted[word]} hosts", word, "") for word in dict.fromkeys(WORDS.values()) if counted[word]]
+    return [
+        (f"{counted[word]} host{'s' * (counted[word] > 1)}", word, "")
+        for word in dict.fromkeys(WORDS.values())
+        if counted[word]
+    ]
 
 
 @contextmanager
