@@ -90,9 +90,8 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "tune": Command(
-        "search NCCL settings for a job's message sizes",
+        "search NCCL settings for a job's message sizes (--model-size N: those of DDP)",
         flags=(
-            Flag("--model-size", "N", "DDP's messages for so many parameters: 350M, 7B"),
             Flag("--messages", "LIST", "messages of a step: all-reduce:25MiB*40,all-gather:4MiB*10"),
             Flag("--trace", "FILE", "messages as torch.profiler's Chrome trace has them"),
             Flag("--budget", "SECONDS", "time for trials, about (600)"),

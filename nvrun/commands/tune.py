@@ -6,6 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nvrun import job
@@ -34,7 +35,10 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     """Exits 0 whether or not something better was found: NCCL's own choice is a result."""
     if invocation.words:
         raise UsageError(f"nvrun tune runs no program; what is {invocation.words[0]}?", hint="nvrun tune --help")
-    profile = profile_of(invocation.flags)
+    size = invocation.options.model_size
+    profile = profile_of({**invocation.flags, **({"--model-size": size} if size else {})})
+    # The size names the messages here, not the preset of that size: what that sets would not be searched.
+    invocation = replace(invocation, options=replace(invocation.options, model_size=None))
     budget = _budget(invocation.flags.get("--budget", "600"))
     placed, facts = decided(invocation, environ)
     space = space_for(facts, user=users_variables(placed) | _of_presets(placed))
