@@ -90,9 +90,9 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "tune": Command(
-        "search NCCL settings for a job's message sizes (--model-size N: those of DDP)",
+        "search NCCL settings for a job's message sizes",
         flags=(
-            Flag("--messages", "LIST", "messages of a step: all-reduce:25MiB*40,all-gather:4MiB*10"),
+            Flag("--messages", "LIST", "messages of a step, all-reduce:25MiB*40,...; or --model-size N: DDP's"),
             Flag("--trace", "FILE", "messages as torch.profiler's Chrome trace has them"),
             Flag("--budget", "SECONDS", "time for trials, about (600)"),
         ),
