@@ -67,7 +67,13 @@ step namespaces namespaces
 step "ruff check" .venv/bin/ruff check -q .
 step "ruff format" .venv/bin/ruff format -q --check .
 step mypy .venv/bin/mypy
-.venv/bin/python -m pytest "$@" || exit
+# Real hosts on two busy cores: what failed is run once more, alone, and both are shown.
+.venv/bin/python -m pytest "$@" || {
+    code=$?
+    [ "$code" = 1 ] || exit "$code"
+    echo "== the tests that failed, once more"
+    .venv/bin/python -m pytest --last-failed --last-failed-no-failures none "$@" || exit
+}
 if [ -n "$failed" ]; then
     echo "tests passed, but these failed before:${failed%,}"
     exit 1

@@ -53,7 +53,7 @@ def test_cpus_and_memory_are_as_planned() -> None:
 
 def test_a_rank_leaves_the_mask_of_its_job() -> None:
     """torchrun of a host whose ranks are all on one CPU, and a rank on another: `--all` lets it out."""
-    outer = (NUMACTL, f"--physcpubind={CPUS[0]}")
+    outer = (str(NUMACTL), f"--physcpubind={CPUS[0]}")
     cpus, _ = where((*outer, *prefix(rank(CPUS[-1]), FACTS).argv))
     assert cpus == [CPUS[-1]]
 
