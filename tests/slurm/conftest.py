@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,11 @@ def limited(slurm_lab: Lab) -> Iterator[Batch]:
     """A job on half of host c with Slurm's shortest time limit, a minute, and USR1 before it."""
     with tempfile.TemporaryDirectory(prefix="nvrun-slurm-", dir="/tmp") as name:
         flags = ("--nodelist=c", "--cpus-per-task=2", "--mem=100", "--time=1", "--signal=USR1@40")
-        with submitted(slurm_lab, Path(name), listening(Path(name), "--nproc-per-node 2"), *flags) as job:
+        # At the end of the session the lab goes, and all of its Slurm with it: a job that is slow to go is no matter.
+        with (
+            suppress(TimeoutError),
+            submitted(slurm_lab, Path(name), listening(Path(name), "--nproc-per-node 2"), *flags) as job,
+        ):
             yield job
 
 
