@@ -168,6 +168,8 @@ class Cpus(_Fact, frozen=True, kw_only=True):
     """Memory nodes allowed (Mems_allowed_list)."""
     governor: str | None = None
     load1: float | None = None
+    runnable: int | None = None
+    """Processes that ran or wanted a CPU at that moment; `load1` also counts those that wait for a disk."""
     quota: float | None = None
     """CPUs' worth of time that the cgroup grants (cpu.max); None = no limit or unknown."""
 

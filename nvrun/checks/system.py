@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from nvrun.checks.busy import too_busy
 from nvrun.checks.check import Results, check, fleet_check
-from nvrun.checks.code import ERROR, INFO, WARNING, declare
+from nvrun.checks.code import ERROR, INFO, WARNING, declare, unread
 from nvrun.checks.compare import differing, listed, size
 from nvrun.checks.job import Job
-from nvrun.facts import Cpus, Filesystem, Memory, NumaNode, Process
+from nvrun.facts import Cpus, Filesystem, HostFacts, Memory, NumaNode, Process
 from nvrun.nccl.lint import MUST_AGREE
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -156,12 +157,15 @@ CONF = declare(
 
 
 @check(DISK, READONLY, HUNG, NOEXEC, SHARED_CACHE)
-def filesystems_fit(filesystems: tuple[Filesystem, ...], job: Job) -> Results:
+def filesystems_fit(filesystems: tuple[Filesystem, ...], facts: HostFacts, job: Job) -> Results:
     """Scratch folders, caches and the working directory have room and can be used."""
     network = []
     for place in filesystems:
         if place.path == "/dev/shm":
             continue  # judged with the limits
+        if place.error and too_busy(facts):
+            yield unread(f"{place.path}: {too_busy(facts)}")
+            continue
         if place.error:
             yield HUNG.found(f"{place.path}: {place.error}", subject=place.path)
             continue

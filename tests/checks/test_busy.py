@@ -6,33 +6,45 @@ import pytest
 
 from nvrun import checks
 from nvrun.checks.busy import too_busy
-from nvrun.facts import Cpu, Cpus, HostFacts, Names, PathFact
+from nvrun.facts import Cpu, Cpus, Filesystem, HostFacts, Names, PathFact
 
 SILENT = "no answer in 2 s"
+HUNG = {"own-name-unknown", "peer-name-unknown", "path-hung", "filesystem-hung"}
 
 
-def host(name: str, load: float) -> HostFacts:
+def host(name: str, load: float, runnable: int | None = None) -> HostFacts:
     return HostFacts(
         host=name,
-        cpus=Cpus(online=(Cpu(cpu=0), Cpu(cpu=1)), allowed=(0, 1), load1=load),
+        cpus=Cpus(online=(Cpu(cpu=0), Cpu(cpu=1)), allowed=(0, 1), load1=load, runnable=runnable),
         names=Names(
             hostname=name,
             resolve_error=SILENT,
             peers={"b" if name == "a" else "a": ()},
             peer_errors={"b" if name == "a" else "a": SILENT},
         ),
+        filesystems=(Filesystem(path="/scratch", error=SILENT),),
         paths=(PathFact(path="/train.py", exists=False, error=SILENT),),
     )
 
 
-@pytest.mark.parametrize(("load", "judged"), [(0.5, True), (40.0, False)])
-def test_a_resolver_and_a_path_that_do_not_answer(load: float, judged: bool) -> None:
-    fleet = {name: host(name, load) for name in ("a", "b")}
+@pytest.mark.parametrize(
+    ("load", "runnable", "judged"),
+    [
+        (0.5, None, True),
+        (40.0, None, False),
+        (0.5, 60, False),  # the load of the last minute is late
+        (200.0, 2, True),  # they all wait for the file server that does not answer
+    ],
+)
+def test_what_does_not_answer(load: float, runnable: int | None, judged: bool) -> None:
+    fleet = {name: host(name, load, runnable) for name in ("a", "b")}
     verdict = checks.run(fleet, checks.Job(hosts=("a", "b"), script="/train.py"))
-    found = {finding.code for finding in verdict.findings} & {"own-name-unknown", "peer-name-unknown", "path-hung"}
-    assert found == ({"own-name-unknown", "peer-name-unknown", "path-hung"} if judged else set())
+    found = {finding.code for finding in verdict.findings} & HUNG
+    assert found == (HUNG if judged else set())
     unknown = {(skipped.code, skipped.host) for skipped in verdict.skipped if "the host is busy" in skipped.reason}
-    wanted = {(check, name) for check in ("own-name", "peer-names", "paths-there") for name in ("a", "b")}
+    wanted = {
+        (check, name) for check in ("own-name", "peer-names", "paths-there", "filesystems-fit") for name in ("a", "b")
+    }
     assert unknown == (set() if judged else wanted)
     assert ("localhost", "a") in {(skipped.code, skipped.host) for skipped in verdict.skipped}
 

@@ -15,14 +15,15 @@ def cpus(tree: Tree) -> dict[str, Any]:
     """The `Cpus` of the schema."""
     status = tree.text("/proc/self/status") or ""
     home = {cpu: node["node"] for node in numa(tree) for cpu in node["cpus"]}
-    load = tree.text("/proc/loadavg")
+    load = (tree.text("/proc/loadavg") or "").split()
     return {
         "model": model(tree),
         "online": [_cpu(tree, cpu, home.get(cpu)) for cpu in online(tree)],
         "allowed": _allowed(status, "Cpus_allowed_list"),
         "allowed_nodes": _allowed(status, "Mems_allowed_list"),
         "governor": _governor(tree),
-        "load1": float(load.split()[0]) if load else None,
+        "load1": float(load[0]) if load else None,
+        "runnable": int(load[3].partition("/")[0]) if len(load) > 3 else None,
         "quota": quota(tree),
     }
 
