@@ -9,13 +9,18 @@ RUNNABLE_PER_CPU = 2.0
 and stat passed theirs of 2 s by waiting for a CPU (measured)."""
 
 
-def too_busy(facts: HostFacts) -> str:
-    """Why silence says nothing there; empty where it does, or where it is not known how much there is to do.
+def silent(error: str | None) -> bool:
+    """The agent's word for a reading that said nothing in time (nvrun.agent.probe.child and .names)."""
+    return (error or "").startswith("no answer")
+
+
+def excused(error: str | None, facts: HostFacts) -> str:
+    """Why this silence says nothing; empty for any other error, and where it is not known how much there is to do.
 
     Those that want a CPU count, where they are known: the load also counts processes that wait for a dead file server,
     which must not excuse that very server, and it is a minute late."""
     cpus = facts.cpus
-    if cpus is None or not cpus.online:
+    if not silent(error) or cpus is None or not cpus.online:
         return ""
     wanting = cpus.load1 if cpus.runnable is None else float(cpus.runnable)
     if wanting is None or wanting <= RUNNABLE_PER_CPU * len(cpus.online):

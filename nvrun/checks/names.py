@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
-from nvrun.checks.busy import too_busy
+from nvrun.checks.busy import excused
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, INFO, WARNING, declare, unread
 from nvrun.checks.compare import listed
@@ -90,8 +90,8 @@ def own_name(names: Names, facts: HostFacts, job: Job) -> Results:
     """The host's own name resolves to an address that peers can use."""
     if len(job.hosts) < 2:
         return
-    if _silent(names.resolve_error) and too_busy(facts):
-        yield unread(too_busy(facts))
+    if excuse := excused(names.resolve_error, facts):
+        yield unread(excuse)
         return
     if not names.resolves_to:
         yield NOWHERE.found(f"its own name {names.hostname} has no address: {names.resolve_error or 'unknown'}")
@@ -149,8 +149,9 @@ def peer_names(names: Mapping[str, Names], fleet: Mapping[str, HostFacts]) -> Re
         if verdict == "unknown":
             real = [peer for peer in peers if peer in right or (peer in fleet and peer in _own_names(fleet[peer]))]
             reasons = names[host].peer_errors
-            if all(_silent(reasons.get(peer)) for peer in peers) and too_busy(fleet[host]):
-                yield Skipped(code="", host=host, reason=too_busy(fleet[host]))
+            excuses = [excused(reasons.get(peer), fleet[host]) for peer in peers]
+            if all(excuses):
+                yield Skipped(code="", host=host, reason=excuses[0])
             elif real:
                 yield PEER_UNKNOWN.found(
                     f"cannot resolve {listed(real)}: {reasons.get(real[0], 'no address')}",
@@ -206,8 +207,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _silent(error: str | None) -> bool:
-    """The agent's word for a resolver that said nothing in time (nvrun.agent.probe.names)."""
-    return (error or "").startswith("no answer")

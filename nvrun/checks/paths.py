@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
-from nvrun.checks.busy import too_busy
+from nvrun.checks.busy import excused, silent
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, FATAL, declare, unread
 from nvrun.checks.compare import differing
@@ -72,9 +72,9 @@ def paths_there(paths: tuple[PathFact, ...], facts: HostFacts, job: Job) -> Resu
         if fact is None or (broken and path.startswith(broken)):
             continue  # not asked for on this host, or below a folder that was named already
         what = {"script": "the script", "cwd": "the working directory"}.get(wanted, "the required path")
-        if fact.error and fact.error.startswith("no answer") and too_busy(facts):
-            yield unread(f"{path}: {too_busy(facts)}")
-        elif fact.error and fact.error.startswith("no answer"):
+        if excuse := excused(fact.error, facts):
+            yield unread(f"{path}: {excuse}")
+        elif silent(fact.error):
             yield HUNG.found(f"{what} {path}: {fact.error}", subject=path)
         elif not fact.exists:
             yield MISSING.found(f"{what} {path} is not there: {fact.error or 'no such file'}", subject=path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from nvrun.checks.busy import too_busy
+from nvrun.checks.busy import excused
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, INFO, WARNING, declare, unread
 from nvrun.checks.compare import differing, listed, size
@@ -163,8 +163,8 @@ def filesystems_fit(filesystems: tuple[Filesystem, ...], facts: HostFacts, job: 
     for place in filesystems:
         if place.path == "/dev/shm":
             continue  # judged with the limits
-        if place.error and too_busy(facts):
-            yield unread(f"{place.path}: {too_busy(facts)}")
+        if excuse := excused(place.error, facts):
+            yield unread(f"{place.path}: {excuse}")
             continue
         if place.error:
             yield HUNG.found(f"{place.path}: {place.error}", subject=place.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nvrun import checks
-from nvrun.checks.busy import too_busy
+from nvrun.checks.busy import excused
 from nvrun.facts import Cpu, Cpus, Filesystem, HostFacts, Names, PathFact
 
 SILENT = "no answer in 2 s"
@@ -50,4 +50,11 @@ def test_what_does_not_answer(load: float, runnable: int | None, judged: bool) -
 
 
 def test_a_load_that_is_not_known_excuses_nothing() -> None:
-    assert too_busy(HostFacts(host="a")) == ""
+    assert excused(SILENT, HostFacts(host="a")) == ""
+
+
+@pytest.mark.parametrize("error", ["Stale file handle", "Input/output error", "", None])
+def test_only_silence_is_excused(error: str | None) -> None:
+    """A file system that does answer, with an error, is as bad on a busy host."""
+    assert excused(error, host("a", 200.0, 60)) == ""
+    assert excused(SILENT, host("a", 200.0, 60)) != ""
