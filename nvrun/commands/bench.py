@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from nvrun.bench import compare, model, session, settings, show
 from nvrun.bench.limit import Limit, limit
 from nvrun.commands import Said
 from nvrun.commands.plan import decided
+from nvrun.commands.reach import note
 from nvrun.config import Invocation
 from nvrun.environment import is_nvruns
 from nvrun.errors import UsageError
@@ -45,7 +45,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         most_bytes=most,
         seed=random.getrandbits(30),
     )
-    done = session.run(job.read(invocation, environ), schedule, environ, _say)
+    done = session.run(job.read(invocation, environ), schedule, environ, note)
     limits = limits_of(done.facts, done.plan, schedule)
     results = done.results
     found = show.data(results, limits)
@@ -110,7 +110,7 @@ def _compare(
         most_bytes=most,
         seed=random.getrandbits(30),
     )
-    done = session.run(job.read(invocation, environ), schedule, environ, _say)
+    done = session.run(job.read(invocation, environ), schedule, environ, note)
     found = compare.compare(done.results, (words[0], words[1]))
     text = document(comparison=found, verdict=found.verdict, environments=both, trials=done.results.trials)
     Path(done.folder, "compare.json").write_text(text)
@@ -127,10 +127,6 @@ def _failed(results: model.Results) -> Iterator[str]:
 
 def _exit_code(results: model.Results) -> int:
     return int(any(record.wrong for record in results.records) or any(end.failed for end in results.trials))
-
-
-def _say(line: str) -> None:
-    print(f"nvrun: {line}", file=sys.stderr)
 
 
 def _plot(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

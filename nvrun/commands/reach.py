@@ -35,3 +35,8 @@ def crew_of(the_job: Job, environ: Mapping[str, str]) -> Iterator[Crew]:
 def say(line: str) -> None:
     """A word to the user while the command runs; its answer goes to standard output."""
     print(line, file=sys.stderr)
+
+
+def note(line: str) -> None:
+    """`say`, as nvrun's own word."""
+    say(f"nvrun: {line}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from nvrun import job
 from nvrun.commands import Said
 from nvrun.commands.bench import users_variables
 from nvrun.commands.plan import decided
+from nvrun.commands.reach import note
 from nvrun.config import Invocation
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
@@ -42,8 +42,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     budget = _budget(invocation.flags.get("--budget", "600"))
     placed, facts = decided(invocation, environ)
     space = space_for(facts, user=users_variables(placed) | _of_presets(placed))
-    _say(f"{space.grid} settings of {', '.join(each.name for each in space.dimensions) or 'nothing'}; {profile.source}")
-    measure = Trials(job.read(invocation, environ), space, profile, environ, _say)
+    note(f"{space.grid} settings of {', '.join(each.name for each in space.dimensions) or 'nothing'}; {profile.source}")
+    measure = Trials(job.read(invocation, environ), space, profile, environ, note)
     allowed = min(max(space.grid // 4, FEWEST), int(budget / measure.wall))
     outcome = search(space, measure, trials=allowed, seed=random.getrandbits(30))
     evidence = Evidence(
@@ -127,7 +127,3 @@ def _lines(space: Space, outcome: Outcome, path: str | None) -> Iterator[str]:
 
 def _shown(space: Space, config: tuple[int, ...]) -> str:
     return " ".join(f"{name}={value}" for name, value in env_of(space, config).items()) or "the default"
-
-
-def _say(line: str) -> None:
-    print(f"nvrun: {line}", file=sys.stderr)
