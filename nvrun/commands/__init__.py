@@ -77,6 +77,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "explain": Command("a finding's code: what was read, why it matters, how to mend it", "CODE ..."),
     "diagnose": Command("the cause in any logs of a failed job (the latest run's)", "[PATH|RUN ...]"),
+    "bundle": Command(
+        "a run as one archive, secrets masked",
+        "[RUN]",
+        (Flag("--output", "FILE", "where to write it (./nvrun-RUN.tar.gz)"),),
+    ),
     "nccl": Command("what NCCL chose in a run (the latest), and what that costs", "[PATH|RUN ...]"),
     "bench": Command(
         "collectives timed and checked, against the links' limit",
