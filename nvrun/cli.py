@@ -89,9 +89,20 @@ def _keep(text: str) -> str:
 
 
 def command_of(argv: Sequence[str]) -> tuple[str | None, Sequence[str]]:
-    """The subcommand and the rest of the line. `nvrun -- plan` and `nvrun ./plan` run a program of that name."""
+    """The subcommand and the rest of the line. `nvrun -- plan` and `nvrun ./plan` run a program of that name.
+
+    Raises UsageError for a word that is nearly a subcommand and no file here.
+    """
     if argv and argv[0] in COMMANDS:
         return argv[0], argv[1:]
+    if argv and argv[0].isalpha() and not Path(argv[0]).exists():
+        from nvrun.torchrun import nearest
+
+        if near := nearest(argv[0], COMMANDS):
+            raise UsageError(
+                f"{argv[0]} is no command, and there is no such file here; did you mean {near}?",
+                hint=f"nvrun -- {argv[0]} runs a program of that name",
+            )
     return None, argv
 
 

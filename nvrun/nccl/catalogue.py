@@ -32,6 +32,7 @@ Reads = Literal[
     "netdevs",
     "cidr",
     "cpus",  # comma list of CPU numbers, no ranges
+    "threads",  # OpenMP: whole numbers from 1 on, one a nesting level
     "address",  # host:port or [ipv6]:port
     "thresholds",  # six whole numbers with blanks between
     "text",

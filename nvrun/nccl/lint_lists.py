@@ -60,7 +60,6 @@ def names(
             f"{token!r} is no value of {setting.name}{why}: {what}",
             right=setting.value.replace(token, near, 1) if near else None,
             expected="" if near else variable.allowed,
-            remedy=setting.removal,
         )
 
 
@@ -72,7 +71,6 @@ def _too_new(setting: Setting, variable: Variable, given: Given, choice: str) ->
             "nccl-choice-too-new",
             WARNING,
             f"{setting.name} knows {choice} from NCCL {since} on; the loaded one does not",
-            remedy=setting.removal,
         )
 
 
@@ -106,8 +104,17 @@ def devices(setting: Setting, variable: Variable, given: Given) -> Iterator[Find
             remedy=f"quote the whole list without blanks; inside --export= use export {name}=... before srun instead",
         )
     if name == "NCCL_SOCKET_IFNAME" and len(text) == 1:
+        yield found(setting, "nccl-list-short", WARNING, f"NCCL ignores a {name} of one character")
+    if name == "NCCL_IB_HCA" and any(len(entry) > 1 and not _is_port(entry[1]) for entry in listed.entries):
+        ports = [entry if len(entry) < 2 or _is_port(entry[1]) else entry[:1] for entry in listed.entries]
+        head = text[: len(text) - len(text.lstrip("^="))]
         yield found(
-            setting, "nccl-list-short", WARNING, f"NCCL ignores a {name} of one character", remedy=setting.removal
+            setting,
+            "nccl-list-port",
+            ERROR,
+            f"{name}={text}: behind the colon stands a port, from 1 on; NCCL takes anything else for port 0, which no"
+            " device has",
+            right=head + ",".join(":".join(entry) for entry in ports),
         )
     if len(listed.entries) > MOST_DEVICES[name]:
         yield found(
@@ -127,6 +134,10 @@ def devices(setting: Setting, variable: Variable, given: Given) -> Iterator[Find
         )
     if wrong is None and not any(character.isspace() for character in text):
         yield from _on_this_host(setting, listed, given)
+
+
+def _is_port(text: str) -> bool:
+    return text.strip().isdecimal() and int(text) > 0
 
 
 def _misplaced_signs(text: str) -> str | None:
@@ -203,7 +214,6 @@ def interfaces(setting: Setting, variable: Variable, given: Given) -> Iterator[F
             ERROR,
             f"{setting.name} knows no exclusion: ^ is part of a name there",
             expected="a comma list of exact names",
-            remedy=setting.removal,
         )
     elif clean != setting.value:
         yield found(
@@ -222,7 +232,6 @@ def interfaces(setting: Setting, variable: Variable, given: Given) -> Iterator[F
                 ERROR,
                 f"{given.facts.host} has no interface {name}: Gloo fails",
                 expected=f"one of {', '.join(present)}",
-                remedy=setting.removal,
                 host=given.facts.host,
             )
 
@@ -259,7 +268,6 @@ def _words(setting: Setting, variable: Variable, given: Given, entries: Sequence
                 severity,
                 f"in {setting.name} only the first entry may lack its function:",
                 expected="[list];function:list;...",
-                remedy=setting.removal,
             )
         elif entry.function is not None and entry.function.lower() not in FUNCTIONS:
             yield found(
@@ -268,7 +276,6 @@ def _words(setting: Setting, variable: Variable, given: Given, entries: Sequence
                 severity,
                 f"{entry.function!r} in {setting.name} is no collective and {fate}",
                 expected=", ".join(FUNCTIONS),
-                remedy=setting.removal,
             )
         for word in entry.names:
             if word.lower() in known:
@@ -285,7 +292,6 @@ def _words(setting: Setting, variable: Variable, given: Given, entries: Sequence
                 f"{word!r} in {setting.name} {fate}",
                 right=setting.value.replace(word, near, 1) if near else None,
                 expected="" if near else variable.allowed,
-                remedy=setting.removal,
             )
 
 

@@ -12,6 +12,9 @@ from nvrun.nccl.setting import Given, found
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 
+EPHEMERAL = (32768, 60999)
+"""net.ipv4.ip_local_port_range where nobody changed it (Linux, Documentation/networking/ip-sysctl)."""
+
 
 def socket_threads(given: Given) -> Iterator[Finding]:
     """Sockets per thread without threads, or more than 64 sockets."""
@@ -49,7 +52,6 @@ def sockets_beside_rdma(given: Given) -> Iterator[Finding]:
                 "nccl-no-effect",
                 INFO,
                 f"{name} belongs to the socket transport; over {'EFA' if efa else 'RDMA'} it has no effect",
-                remedy=given.settings[name].removal,
             )
 
 
@@ -74,7 +76,6 @@ def ib_without_ib(given: Given) -> Iterator[Finding]:
                     "nccl-no-effect",
                     WARNING,
                     f"{name} has no effect: {off}={given.text(off)} keeps NCCL on sockets",
-                    remedy=setting.removal,
                 )
 
 
@@ -92,7 +93,6 @@ def gid_index(given: Given) -> Iterator[Finding]:
             INFO if right_here else WARNING,
             f"NCCL finds the GID itself from 2.21 on; a pinned index ({index}) is wrong as soon as a host's table is"
             " renumbered",
-            remedy=setting.removal,
         )
     for name in ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM"):
         if given.text(name):
@@ -112,7 +112,6 @@ def gid_index(given: Given) -> Iterator[Finding]:
                 ERROR,
                 f"GID {index} of {port.device} is {gid.type if gid else 'empty'}, not RoCE v2",
                 expected=f"one of {', '.join(str(g.index) for g in port.gids if 'v2' in g.type) or 'none'}",
-                remedy=setting.removal,
                 host=given.facts.host if given.facts else None,
             )
 
@@ -164,7 +163,7 @@ def efa(given: Given) -> Iterator[Finding]:
     }
     for name, why in old.items():
         if given.text(name):
-            yield found(given.settings[name], "efa-outdated", INFO, why, remedy=given.settings[name].removal)
+            yield found(given.settings[name], "efa-outdated", INFO, why)
     if (given.text("FI_PROVIDER") or "").lower() == "efa":
         for name in ("NCCL_ALGO", "NCCL_PROTO"):
             if given.text(name):
@@ -173,7 +172,6 @@ def efa(given: Given) -> Iterator[Finding]:
                     "efa-tuner-off",
                     INFO,
                     f"{name} switches off the tuner of the aws-ofi-nccl plugin",
-                    remedy=given.settings[name].removal,
                 )
 
 
@@ -189,7 +187,24 @@ def several_plugins(given: Given) -> Iterator[Finding]:
         )
 
 
+def rendezvous_port(given: Given) -> Iterator[Finding]:
+    """A port for the rendezvous that may not be had when the job starts."""
+    network = given.facts.network if given.facts else None
+    first, last = (network.ephemeral_range if network else None) or EPHEMERAL
+    port = given.number("MASTER_PORT") or 0
+    if 0 < port < 1024:
+        why = "only root listens below 1024"
+    elif first <= port <= last:
+        why = f"the kernel gives ports {first} to {last} to outgoing connections, so that one of them may have it"
+    else:
+        return
+    yield found(
+        given.settings["MASTER_PORT"], "master-port-unsafe", WARNING, f"MASTER_PORT={port}: {why}", right="29500"
+    )
+
+
 NETWORK_RULES = (
+    rendezvous_port,
     socket_threads,
     sockets_beside_rdma,
     ib_without_ib,

@@ -39,7 +39,6 @@ def integer(setting: Setting, variable: Variable, given: Given) -> Iterator[Find
             WARNING,
             f"{name}={text} does not fit 64 bits: NCCL takes the default, {variable.default or 'unset'}",
             expected=variable.allowed,
-            remedy=setting.removal,
         )
     elif parse.is_plain(text):
         yield from in_range(setting, variable, given, read)
@@ -54,7 +53,6 @@ def integer(setting: Setting, variable: Variable, given: Given) -> Iterator[Find
             + (f", not as {meant}" if not same and meant is not None else ""),
             right=None if meant is None else str(meant),
             expected="" if meant is not None else f"a whole number, {variable.allowed}".rstrip(", "),
-            remedy=setting.removal,
         )
         if meant is not None and not same:
             yield from in_range(setting, variable, given, meant)
@@ -85,7 +83,6 @@ def in_range(setting: Setting, variable: Variable, given: Given, number: int) ->
             f"{setting.name}={number} is outside {variable.allowed if high == variable.high else f'{low} to {high}'}"
             + (f": {harm}" if harm else ""),
             expected=variable.allowed if high == variable.high else f"{low} to {high}",
-            remedy=setting.removal,
         )
     elif setting.name in POWERS_OF_TWO and number & (number - 1):
         yield found(
@@ -118,7 +115,6 @@ def number(setting: Setting, variable: Variable, given: Given) -> Iterator[Findi
         WARNING,
         f"{setting.name} is a plain whole number{' of bytes' if variable.unit == 'bytes' else ''}, not {setting.value}",
         right=None if meant is None else str(meant),
-        remedy=setting.removal,
     )
 
 
@@ -144,7 +140,6 @@ def bool_word(setting: Setting, variable: Variable, given: Given) -> Iterator[Fi
             ERROR,
             f"PyTorch raises on {setting.name}={setting.value}: it takes y, yes, 1, t, true, n, no, 0, f, false",
             right=None if meant is None else str(int(bool(meant))),
-            remedy=setting.removal,
         )
 
 
@@ -159,7 +154,6 @@ def stoi(setting: Setting, variable: Variable, given: Given) -> Iterator[Finding
             ERROR,
             f"PyTorch raises on {setting.name}={setting.value}: it takes a whole number",
             expected=variable.allowed or "a whole number",
-            remedy=setting.removal,
         )
     elif leading != digits:
         yield found(

@@ -41,7 +41,6 @@ def channels(given: Given) -> Iterator[Finding]:
                 "nccl-two-names",
                 INFO,
                 f"{new} and {old} limit the same thing: the {'higher' if side == 'MIN' else 'lower'} value holds",
-                remedy=given.settings[old].removal,
             )
 
 
@@ -72,7 +71,6 @@ def nvls(given: Given) -> Iterator[Finding]:
         ERROR if missing else INFO,
         "NCCL_NVLS_ENABLE=1 assumes NVLink SHARP without asking the GPU"
         + (", and no GPU here has an NVSwitch: init fails later" if missing else "; 2, the default, asks"),
-        remedy=setting.removal,
     )
 
 
@@ -84,7 +82,6 @@ def p2p_level(given: Given) -> Iterator[Finding]:
             "nccl-no-effect",
             WARNING,
             "NCCL_P2P_LEVEL has no effect: NCCL_P2P_DISABLE=1 wins",
-            remedy=given.settings["NCCL_P2P_LEVEL"].removal,
         )
 
 
@@ -131,7 +128,6 @@ def thresholds(given: Given) -> Iterator[Finding]:
             "nccl-adaptive-routing-off",
             WARNING,
             f"NCCL_IB_AR_THRESHOLD above NCCL_BUFFSIZE ({buffer}) switches adaptive routing off",
-            remedy=given.settings["NCCL_IB_AR_THRESHOLD"].removal,
         )
 
 
@@ -178,7 +174,6 @@ def identities(given: Given) -> Iterator[Finding]:
             "nccl-comm-id-set",
             ERROR,
             "NCCL_COMM_ID gives every communicator of the process one id; PyTorch makes several",
-            remedy=given.settings["NCCL_COMM_ID"].removal,
         )
     if given.shared and given.text("NCCL_HOSTID"):
         yield found(
@@ -186,7 +181,6 @@ def identities(given: Given) -> Iterator[Finding]:
             "nccl-hostid-constant",
             ERROR,
             "one NCCL_HOSTID for several hosts makes NCCL take them for one host",
-            remedy=given.settings["NCCL_HOSTID"].removal,
         )
 
 
@@ -218,11 +212,7 @@ def leftovers(given: Given) -> Iterator[Finding]:
 
 def _leftover(setting: Setting, severity: Severity, cost: str) -> Finding:
     return found(
-        setting,
-        "nccl-debugging-left",
-        severity,
-        f"{setting.name}={setting.value} is a debugging setting: {cost}",
-        remedy=setting.removal,
+        setting, "nccl-debugging-left", severity, f"{setting.name}={setting.value} is a debugging setting: {cost}"
     )
 
 
@@ -235,6 +225,25 @@ def device_order(given: Given) -> Iterator[Finding]:
             INFO,
             "CUDA_DEVICE_ORDER only numbers the GPUs: it moves no traffic and cures no PCIe contention",
             remedy="place ranks by topology instead: nvrun binds each rank to its GPU's CPUs and NICs",
+        )
+
+
+def openmp(given: Given) -> Iterator[Finding]:
+    """More OpenMP threads than the host has CPUs for."""
+    text = given.text("OMP_NUM_THREADS") or ""
+    cpus = len(given.facts.cpus.allowed) if given.facts and given.facts.cpus else 0
+    if not text.strip().isdecimal() or not cpus:
+        return
+    threads, gpus = int(text), len((given.facts.gpus if given.facts else None) or ())
+    if threads > cpus or threads * gpus > cpus:
+        several = f" in each of {gpus} ranks" if threads <= cpus else ""
+        yield found(
+            given.settings["OMP_NUM_THREADS"],
+            "omp-threads-too-many",
+            WARNING if threads > cpus else INFO,
+            f"OMP_NUM_THREADS={threads}{several} is more than the {cpus} CPUs that the job may use there",
+            remedy=f"{given.settings['OMP_NUM_THREADS'].removal}; --omp auto gives each rank its own cores",
+            host=given.facts.host if given.facts else None,
         )
 
 
@@ -282,5 +291,6 @@ RULES = (
     identities,
     leftovers,
     device_order,
+    openmp,
     watchdog,
 )

@@ -37,11 +37,7 @@ def value_findings(setting: Setting, given: Given) -> Iterator[Finding]:
         yield from _READERS.get(variable.reads, _anything)(setting, variable, given)
     elif setting.known and setting.name == "NCCL_DEBUG_SUBSYS":
         yield found(
-            setting,
-            "nccl-value-empty",
-            WARNING,
-            "an empty NCCL_DEBUG_SUBSYS hides all NCCL messages, warnings too",
-            remedy=setting.removal,
+            setting, "nccl-value-empty", WARNING, "an empty NCCL_DEBUG_SUBSYS hides all NCCL messages, warnings too"
         )
 
 
@@ -102,15 +98,10 @@ def _name(setting: Setting, variable: Variable, given: Given) -> Iterator[Findin
             "nccl-name-too-new",
             WARNING,
             f"{name} is read from NCCL {variable.since} on; the loaded NCCL {_dotted(given.nccl)} ignores it",
-            remedy=setting.removal,
         )
     elif instead and not variable.until and not _replacement_is_newer(variable, given):
         yield found(
-            setting,
-            "nccl-name-deprecated",
-            INFO,
-            f"{name} still works but is deprecated{use}",
-            remedy=f"use {instead}",
+            setting, "nccl-name-deprecated", INFO, f"{name} still works but is deprecated{use}", remedy=f"use {instead}"
         )
 
 
@@ -171,7 +162,6 @@ def _netdevs(setting: Setting, variable: Variable, given: Given) -> Iterator[Fin
             WARNING,
             f"{setting.name}={setting.value} is ignored: NCCL takes AUTO, ALL or MAX:N",
             expected="AUTO, ALL or MAX:N",
-            remedy=setting.removal,
         )
 
 
@@ -201,7 +191,6 @@ def _cidr(setting: Setting, variable: Variable, given: Given) -> Iterator[Findin
             WARNING,
             f"{setting.name}={setting.value} is ignored: it is no address range such as 10.0.0.0/16",
             expected="ADDRESS/LENGTH",
-            remedy=setting.removal,
         )
 
 
@@ -230,7 +219,17 @@ def _address(setting: Setting, variable: Variable, given: Given) -> Iterator[Fin
             ERROR,
             f"{setting.name}={setting.value} is no HOST:PORT or [IPV6]:PORT: NCCL fails with an invalid argument",
             expected="HOST:PORT or [IPV6]:PORT",
-            remedy=setting.removal,
+        )
+
+
+def _threads(setting: Setting, variable: Variable, given: Given) -> Iterator[Finding]:
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in setting.value.split(",")):
+        yield found(
+            setting,
+            "value-not-a-number",
+            WARNING,
+            f"OpenMP ignores {setting.name}={setting.value}: every rank then takes a thread for each CPU it may use",
+            expected="a whole number, at least 1",
         )
 
 
@@ -245,7 +244,6 @@ def _thresholds(setting: Setting, variable: Variable, given: Given) -> Iterator[
             f"{setting.name} is six whole numbers with blanks between, not {setting.value}",
             right=" ".join(numbers) if whole else None,
             expected="" if whole else "six whole numbers with blanks between",
-            remedy=setting.removal,
         )
 
 
@@ -272,6 +270,7 @@ _READERS: dict[Reads, Callable[[Setting, Variable, Given], Iterator[Finding]]] =
     "cidr": _cidr,
     "cpus": _cpus,
     "address": _address,
+    "threads": _threads,
     "thresholds": _thresholds,
 }
 

@@ -14,7 +14,7 @@ from nvrun.nccl.setting import Setting, Syntax
 
 _NAME = (
     r"(?:(?:NCCL|TORCH|TORCHELASTIC|PYTORCH|OFI_NCCL|FI|GLOO|UCX|CUDA|NVSHMEM|HOROVOD|RDMAV)_[A-Za-z0-9_]+"
-    r"|OMP_NUM_THREADS|ENABLE_NCCL_HEALTH_CHECK)"
+    r"|OMP_NUM_THREADS|MASTER_PORT|ENABLE_NCCL_HEALTH_CHECK)"
 )
 _QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'[^']*'"
 _WORD = r"(?:" + _QUOTED + r"|\$\{[^}]*\}|\$\([^)]*\)|\\.|[^\s;&|<>()\"'\\])*"
@@ -35,7 +35,7 @@ _DEFAULT = re.compile(r"\$\{\w+:?[-=](?P<default>[^}]*)\}")
 
 def settings_of(text: str, name: str) -> tuple[Setting, ...]:
     """Variables that the file sets, in its order, each with `name:line`. What the file unsets again is left out."""
-    kind = _kind(name, text)
+    kind = kind_of(text, name)
     if kind == "conf":
         return tuple(
             Setting(name=variable, value=value, where=f"{name}:{line}", syntax="conf")
@@ -53,7 +53,8 @@ def settings_of(text: str, name: str) -> tuple[Setting, ...]:
     return tuple(found)
 
 
-def _kind(name: str, text: str) -> Syntax:
+def kind_of(text: str, name: str) -> Syntax:
+    """The language of a file, by its name and first line."""
     path = PurePath(name)
     first = text.split("\n", 1)[0]
     if path.name.lower().startswith(("dockerfile", "containerfile")) or path.suffix.lower() == ".dockerfile":

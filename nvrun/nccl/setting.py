@@ -115,11 +115,14 @@ def found(
     message: str,
     *,
     right: str | None = None,
-    remedy: str = "",
+    remedy: str | None = None,
     expected: str = "",
     host: str | None = None,
 ) -> Finding:
-    """A finding about one setting. `right` is the corrected value: the remedy is then the line to paste."""
+    """A finding about one setting. `right` is the corrected value: the remedy is then the line to paste. Without it,
+    and unless another remedy is given, the remedy is to be rid of the setting."""
+    if right is not None:
+        remedy = setting.line(right)
     return Finding(
         code=code,
         severity=severity,
@@ -128,6 +131,6 @@ def found(
         subject=setting.name,
         observed=f"{setting.name}={setting.value}",
         expected=expected if right is None or expected else f"{setting.name}={right}",
-        remedy=setting.line(right) if right is not None else remedy,
+        remedy=setting.removal if remedy is None else remedy,
         evidence=(f"{setting.where}: {setting.name}={setting.value}",),
     )

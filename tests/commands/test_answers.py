@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from nvrun import runs
-from nvrun.cli import main
+from nvrun.cli import command_of, main
 from nvrun.diagnose.scan import RULES
 from nvrun.model import Finding, RunResult, Severity, Verdict
 
@@ -52,6 +52,21 @@ def test_each_has_its_page(ask: Asked, command: str) -> None:
     code, out, _ = ask(command, "--help")
     assert code == 0
     assert out.startswith(f"nvrun {command}")
+
+
+def test_a_command_that_is_nearly_one_is_offered(ask: Asked) -> None:
+    for wrong, right in (("chek", "check"), ("diagnos", "diagnose"), ("runz", "runs")):
+        code, out, err = ask(wrong, "--json")
+        assert (code, out) == (2, "")
+        assert f"did you mean {right}?" in err.splitlines()[0]
+        assert f"nvrun -- {wrong}" in err.splitlines()[1]
+
+
+def test_a_program_may_be_called_nearly_like_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chek").touch()
+    for program in ("chek", "./chek", "train.py", "-m"):
+        assert command_of([program, "x"]) == (None, [program, "x"])
 
 
 def test_lint_exits_with_1_for_an_error_and_gives_the_line_to_paste(ask: Asked) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrun.facts import Address, Gid, Gpu, HostFacts, Interface, Network, NvLink, RdmaPort, Software
+from nvrun.facts import Address, Cpus, Gid, Gpu, HostFacts, Interface, Network, NvLink, RdmaPort, Software
 from nvrun.model import Finding, Severity
 from nvrun.nccl import catalogue
 from nvrun.nccl.lint import lint, lint_hosts, lint_script
@@ -137,6 +137,9 @@ VERDICTS: list[tuple[str, str, str, Severity, str]] = [
     ("NCCL_IB_HCA=^mlx5_0,^mlx5_1", "", "nccl-list-signs", ERROR, "mlx5_0,mlx5_1"),
     ("NCCL_IB_HCA==^mlx5_0", "", "nccl-list-signs", ERROR, "^=mlx5_0"),
     ("NCCL_IB_HCA=mlx5_0, mlx5_1", "", "nccl-list-blank", ERROR, "export NCCL_IB_HCA=mlx5_0,mlx5_1"),
+    ("NCCL_IB_HCA=mlx5_0:", "", "nccl-list-port", ERROR, "export NCCL_IB_HCA=mlx5_0"),
+    ("NCCL_IB_HCA=^=mlx5_0:1,mlx5_1:x", "", "nccl-list-port", ERROR, "'^=mlx5_0:1,mlx5_1'"),
+    ("NCCL_IB_HCA=mlx5_0:0", "", "nccl-list-port", ERROR, "export NCCL_IB_HCA=mlx5_0"),
     ("NCCL_SOCKET_IFNAME=e", "", "nccl-list-short", WARNING, "unset"),
     ("NCCL_IB_HCA=" + ",".join(f"mlx5_{i}" for i in range(33)), "", "nccl-list-long", WARNING, "fewer"),
     ("NCCL_SOCKET_IFNAME=" + ",".join(f"eth{i}" for i in range(17)), "", "nccl-list-long", WARNING, "fewer"),
@@ -194,6 +197,15 @@ VERDICTS: list[tuple[str, str, str, Severity, str]] = [
     ("TORCH_NCCL_BLOCKING_WAIT=1 TORCH_NCCL_DESYNC_DEBUG=1", "", "torch-no-effect", WARNING, "unset"),
     ("TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=0", "", "torch-no-effect", WARNING, "=2000"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "", "torch-dump-lost", INFO, "=3"),
+    # beside NCCL
+    ("MASTER_PORT=70000", "", "nccl-value-range", WARNING, "unset MASTER_PORT"),
+    ("MASTER_PORT=0", "", "nccl-value-range", WARNING, "unset MASTER_PORT"),
+    ("MASTER_PORT=29500x", "", "value-not-a-number", WARNING, "unset MASTER_PORT"),
+    ("MASTER_PORT=40000", "", "master-port-unsafe", WARNING, "export MASTER_PORT=29500"),
+    ("MASTER_PORT=80", "", "master-port-unsafe", WARNING, "export MASTER_PORT=29500"),
+    ("OMP_NUM_THREADS=0", "", "value-not-a-number", WARNING, "unset OMP_NUM_THREADS"),
+    ("OMP_NUM_THREADS=-2", "", "value-not-a-number", WARNING, "unset OMP_NUM_THREADS"),
+    ("OMP_NUM_THREADS=auto", "", "value-not-a-number", WARNING, "unset OMP_NUM_THREADS"),
 ]
 
 
@@ -467,6 +479,52 @@ def test_what_only_running_would_tell_is_not_judged(name: str, text: str) -> Non
     assert lint_script(text, name) == []
     bad = lint_script(text.replace("NCCL_IB_TIMEOUT", "NCCL_IB_TIMEOUTS"), name)
     assert [each.code for each in bad] == ["nccl-name-unknown"], "the name is"
+
+
+def test_threads_and_ports_against_the_host() -> None:
+    cpus = Cpus(online=(), allowed=tuple(range(16)))
+    known = msgspec.structs.replace(host(), cpus=cpus, network=Network(interfaces=(), ephemeral_range=(20000, 30000)))
+    (finding,) = lint({"OMP_NUM_THREADS": "32"}, facts=known)
+    assert (finding.code, finding.severity, finding.host) == ("omp-threads-too-many", WARNING, "n1")
+    (finding,) = lint({"OMP_NUM_THREADS": "9"}, facts=known)
+    assert (finding.code, finding.severity) == ("omp-threads-too-many", INFO)
+    assert lint({"OMP_NUM_THREADS": "8"}, facts=known) == []
+    assert lint({"OMP_NUM_THREADS": "4,2"}, facts=known) == []
+    assert coded(lint({"MASTER_PORT": "29500"}, facts=known), "master-port-unsafe")
+    assert lint({"MASTER_PORT": "40000"}, facts=known) == []
+
+
+TASKS = "#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node={tasks}  # x\n{before}\nsrun {flags} \\\n  {launcher}\n"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "before", "flags", "launcher", "found"),
+    [
+        ("8", "", "", "torchrun --nproc_per_node=8 train.py", "8 launchers on each node, and each starts 8 ranks"),
+        ("8", "", "", "python -m torch.distributed.run --nproc-per-node gpu train.py", "starts gpu ranks"),
+        ("8", "N=8", "", "torchrun --nproc_per_node $N train.py", "each starts 8 ranks"),
+        ("8", "N=8\nL='torchrun --nproc_per_node ${N}'", "", 'bash -c "$L train.py"', "each starts 8 ranks"),
+        ("8", "", "", "torchrun --nproc_per_node=$SLURM_GPUS_ON_NODE train.py", "8 launchers"),
+        ("1", "", "--ntasks-per-node=4", "torchrun --nproc_per_node=4 train.py", "4 launchers"),
+        ("1", "", "-N2 -n 8", "torchrun --nproc_per_node=4 train.py", "4 launchers"),
+        ("1", "", "", "torchrun --nproc_per_node=8 train.py", ""),
+        ("8", "", "--ntasks-per-node=1", "torchrun --nproc_per_node=8 train.py", ""),
+        ("8", "", "-N 2 -n 2", "torchrun --nproc_per_node=8 train.py", ""),
+        ("8", "", "", "python train.py", ""),
+        ("8", "", "", "torchrun --nproc_per_node=1 train.py", ""),
+        ("8", "", "", "torchrun train.py", ""),
+        ("$T", "", "", "torchrun --nproc_per_node=8 train.py", ""),
+        ("8", "torchrun --nproc_per_node=8 train.py", "", "hostname", ""),
+        ("8", "# srun torchrun --nproc_per_node=8 train.py", "", "hostname", ""),
+    ],
+)
+def test_tasks_times_ranks(tasks: str, before: str, flags: str, launcher: str, found: str) -> None:
+    text = TASKS.format(tasks=tasks, before=before, flags=flags, launcher=launcher)
+    said = coded(lint_script(text, "job.sbatch"), "slurm-tasks-times-ranks")
+    assert [found in each.message for each in said] == [True] * bool(found)
+    for each in said:
+        number = text.split("\n").index(f"srun {flags} \\") + 1
+        assert each.evidence[0].startswith(f"job.sbatch:{number}: srun")
 
 
 def test_a_script_without_settings() -> None:
