@@ -139,7 +139,7 @@ def bind(
         bindings.append(
             Binding(
                 local_rank=rank,
-                gpu=device.uuid if device else None,
+                gpu=(device.uuid or None) if device else None,
                 gpu_index=gpu.index if gpu else None,
                 cpus=place.cpus,
                 memory_node=place.memory_node,

@@ -91,6 +91,7 @@ class Gpu(_Fact, frozen=True, kw_only=True):
     index: int
     """NVML index, that is PCI order."""
     uuid: str
+    """Empty where the source does not give it (a pasted matrix)."""
     name: str
     pci: str
     """`0000:1b:00.0`, lower case, domain of four digits where it fits."""

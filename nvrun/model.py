@@ -95,7 +95,7 @@ class Binding(Frozen, frozen=True, kw_only=True):
 
     local_rank: int
     gpu: str | None = None
-    """UUID of the GPU that `cuda:LOCAL_RANK` will be; None without a GPU."""
+    """UUID of the GPU that `cuda:LOCAL_RANK` will be; None without a GPU, or where it is not known."""
     gpu_index: int | None = None
     """NVML index of that GPU, as nvidia-smi counts."""
     cpus: tuple[int, ...] = ()

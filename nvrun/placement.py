@@ -22,6 +22,7 @@ from nvrun.plan import HostPlan, Plan, RankPlan, as_mapping
 from nvrun.preset_file import Preset
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.interface import addresses, socket_interface
+from nvrun.topology.model import Topology
 from nvrun.topology.nics import hca_lists
 from nvrun.topology.nvlink import gpu_order
 from nvrun.torchrun import TorchrunArgs
@@ -85,12 +86,16 @@ def wishes_of(job: Job, facts: Collection[HostFacts]) -> Wishes:
     )
 
 
-def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
+def place(
+    plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes, topologies: Mapping[int, Topology] | None = None
+) -> Placed:
     """The plan with every rank's binding and the variables that nvrun, hooks and presets give, under the user's own.
 
-    With the user's own --numa-binding nvrun binds nothing.
+    With the user's own --numa-binding nvrun binds nothing. `topologies`: node -> its own, where it was not read from
+    these facts.
     """
-    chosen = _automatic(plan, facts)
+    topologies = topologies or {node: from_facts(each) for node, each in facts.items()}
+    chosen = _automatic(plan, facts, topologies)
     contribution = contributions(wishes.hooks, plan, facts)
     findings: list[Finding] = list(contribution.findings)
     notices: dict[str, None] = {}
@@ -99,7 +104,11 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
     for host in plan.hosts:
         known = facts[host.node]
         resolved = environment.resolve(
-            automatic=(*chosen[host.node], *_order(known, wishes), *contribution.env.get(host.node, ())),
+            automatic=(
+                *chosen[host.node],
+                *_order(known, topologies[host.node], wishes),
+                *contribution.env.get(host.node, ()),
+            ),
             presets=[
                 variable
                 for preset in wishes.presets
@@ -114,7 +123,8 @@ def place(plan: Plan, facts: Mapping[int, HostFacts], wishes: Wishes) -> Placed:
         environments[host.host.name] = resolved
         notices |= dict.fromkeys(environment.notices(resolved))
         given = tuple(each.variable for each in resolved if each.set_by_nvrun and environment.is_nvruns(each.variable))
-        ranks, said = _bound(host, known, wishes, given, {each.variable.name: each.variable.value for each in resolved})
+        values = {each.variable.name: each.variable.value for each in resolved}
+        ranks, said = _bound(host, known, topologies[host.node], wishes, given, values)
         findings += said
         findings += _forwarded_over(host, known)
         hosts.append(
@@ -151,7 +161,12 @@ def _forwarded_over(host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _bound(
-    host: HostPlan, facts: HostFacts, wishes: Wishes, given: tuple[EnvVar, ...], values: Mapping[str, str]
+    host: HostPlan,
+    facts: HostFacts,
+    topology: Topology,
+    wishes: Wishes,
+    given: tuple[EnvVar, ...],
+    values: Mapping[str, str],
 ) -> tuple[tuple[RankPlan, ...], tuple[Finding, ...]]:
     bound = bind(
         facts,
@@ -161,6 +176,7 @@ def _bound(
         mode="none" if wishes.args.numa_binding else cast(Mode, wishes.bind or "node"),
         table=None if wishes.args.numa_binding else wishes.table,
         virtual_local_rank=wishes.args.virtual_local_rank,
+        topology=topology,
     )
     ranks: list[RankPlan] = []
     for rank, binding in zip(host.ranks, bound.bindings, strict=True):
@@ -185,11 +201,11 @@ def _threads(binding: Binding, facts: HostFacts, wishes: Wishes, values: Mapping
         yield EnvVar(name="OMP_NUM_THREADS", value=str(cores), source="nvrun: --omp auto", why="the rank's cores")
 
 
-def _order(facts: HostFacts, wishes: Wishes) -> Iterator[EnvVar]:
+def _order(facts: HostFacts, topology: Topology, wishes: Wishes) -> Iterator[EnvVar]:
     """--gpu-order nvlink: all GPUs of the host, numbered along NVLink; a list of the user's own stays as it is."""
     if wishes.gpu_order != "nvlink" or not facts.gpus or "CUDA_VISIBLE_DEVICES" in (facts.env or {}):
         return
-    order = gpu_order(from_facts(facts))
+    order = gpu_order(topology)
     if list(order) != sorted(order):
         value = ",".join(map(str, order))
         yield EnvVar(name="CUDA_VISIBLE_DEVICES", value=value, source="nvrun", why="--gpu-order nvlink")
@@ -203,12 +219,14 @@ def _hooked(rank: RankPlan, contribution: Contribution) -> RankPlan:
     )
 
 
-def _automatic(plan: Plan, facts: Mapping[int, HostFacts]) -> Mapping[int, Sequence[EnvVar]]:
+def _automatic(
+    plan: Plan, facts: Mapping[int, HostFacts], topologies: Mapping[int, Topology]
+) -> Mapping[int, Sequence[EnvVar]]:
     """Host -> what nvrun sets there unasked."""
     known_as = {node: addresses(facts[node]) for node in facts}
     names = {host.node: host.host.name for host in plan.hosts}
     several = len(plan.hosts) > 1
-    hcas = hca_lists({names[node]: from_facts(facts[node]) for node in facts}) if several else {}
+    hcas = hca_lists({names[node]: topologies[node] for node in facts}) if several else {}
     found: dict[int, Sequence[EnvVar]] = {}
     for node, name in names.items():
         interface = socket_interface(facts[node], {names[other]: known_as[other] for other in facts if other != node})

@@ -51,7 +51,12 @@ COMMANDS: dict[str, Command] = {
             Flag("--prometheus", "FILE", "write the verdict as metrics for node_exporter's textfile collector"),
         ),
     ),
-    "plan": Command("what would run: ranks, bindings, variables"),
+    "plan": Command(
+        "what would run: ranks, bindings, variables",
+        flags=(
+            Flag("--topo", "FILE|-", "on a machine of which only nvidia-smi topo -m, or NCCL's topology XML, is known"),
+        ),
+    ),
     "facts": Command("what the hosts are like, as JSON or in short"),
     "hosts": Command("which hosts, which mode, and why"),
     "env": Command(

@@ -1,4 +1,4 @@
-"""`nvrun plan`: what would happen, decided from real hosts or from recorded facts, and nothing of it done."""
+"""`nvrun plan`: what would happen, and nothing of it done; decided from real hosts, recorded facts or a topology."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from nvrun import job, rundir
+from nvrun import job, rundir, topology
 from nvrun.commands import Said
 from nvrun.commands.reach import crew_of
-from nvrun.commands.recorded import read_facts
+from nvrun.commands.recorded import read_facts, read_topology
 from nvrun.config import Invocation
+from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
+from nvrun.job import Job
 from nvrun.mask import masked
 from nvrun.model import EnvVar
 from nvrun.placement import Placed, place, wishes_of
@@ -21,6 +23,8 @@ from nvrun.report import shell, text
 
 RUN_ID = "RUN"
 """Stands for the run's id, which a plan alone does not have."""
+_TOLD = ("cpus", "numa", "smt")
+"""What of a topology's gaps changes a binding; that it knows no software, network or limits goes without saying."""
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
@@ -31,6 +35,10 @@ def decided(invocation: Invocation, environ: Mapping[str, str]) -> tuple[Placed,
     """What is decided for the hosts, and from which facts of them."""
     options = invocation.options
     the_job = job.read(invocation, environ)
+    if source := invocation.flags.get("--topo"):
+        if options.from_:
+            raise UsageError("--topo and --from each name what to plan for: drop one")
+        return _of_topology(the_job, source)
     if options.from_:
         recorded = read_facts(options.from_)
         plan = plan_of_facts(the_job, RUN_ID, recorded)
@@ -41,6 +49,20 @@ def decided(invocation: Invocation, environ: Mapping[str, str]) -> tuple[Placed,
             plan = prepare(the_job, crew, RUN_ID, None).plan
             known = crew.facts(facts_requests(the_job, plan))
     return place(plan, known, wishes_of(the_job, known.values())), tuple(known.values())
+
+
+def _of_topology(the_job: Job, source: str) -> tuple[Placed, tuple[HostFacts, ...]]:
+    """For one machine, with a rank for each GPU unless --nproc-per-node says otherwise."""
+    name, found = read_topology(source)
+    known = topology.as_facts(found, name.rpartition("/")[2])
+    if not the_job.args.is_set("nproc_per_node"):
+        the_job = replace(the_job, args=the_job.args.replacing(nproc_per_node=len(found.gpus)))
+    placed = place(
+        plan_of_facts(the_job, RUN_ID, (known,)), {0: known}, wishes_of(the_job, (known,)), topologies={0: found}
+    )
+    gaps = {known.missing[section]: None for section in _TOLD if section in known.missing}
+    notices = (*placed.notices, *(f"not known: {each}" for each in (*found.notes, *gaps)))
+    return replace(placed, notices=notices), (known,)
 
 
 def _shown(placed: Placed, invocation: Invocation) -> str:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from nvrun import job, topology
 from nvrun.commands import Said
 from nvrun.commands.facts import of_crew
 from nvrun.commands.reach import crew_of
-from nvrun.commands.recorded import read_facts
+from nvrun.commands.recorded import read_facts, read_topology
 from nvrun.config import Invocation
 from nvrun.errors import UsageError
 from nvrun.report.document import document
 from nvrun.report.findings import printable
-
-LARGEST = 16 << 20
-"""Characters; NCCL's XML of a host with 16 GPUs has some ten thousand."""
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
@@ -37,8 +32,8 @@ def _topologies(invocation: Invocation, environ: Mapping[str, str]) -> dict[str,
     if source and options.from_:
         raise UsageError("--topo and --from each name what to draw: drop one")
     if source:
-        name = "standard input" if source == "-" else source
-        return {name: topology.from_text(_text(source), name)}
+        name, found = read_topology(source)
+        return {name: found}
     if options.from_:
         return {each.host: topology.from_facts(each) for each in read_facts(options.from_)}
     the_job = job.read(invocation, environ)
@@ -46,19 +41,3 @@ def _topologies(invocation: Invocation, environ: Mapping[str, str]) -> dict[str,
         crew.greet()
         known = of_crew(crew, the_job)
     return {each.host: topology.from_facts(each) for each in known.values()}
-
-
-def _text(source: str) -> str:
-    try:
-        if source == "-":
-            text = sys.stdin.read(LARGEST + 1)
-        else:
-            with Path(source).open(encoding="utf-8") as file:
-                text = file.read(LARGEST + 1)
-    except OSError as error:
-        raise UsageError(f"{source}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{source}: not UTF-8 text") from None
-    if len(text) > LARGEST:
-        raise UsageError(f"{source}: longer than {LARGEST >> 20} MiB")
-    return text

@@ -14,6 +14,7 @@ from nvrun.environment import is_nvruns
 from nvrun.mask import masked
 from nvrun.model import EnvVar
 from nvrun.plan import HostPlan, Plan, RankPlan
+from nvrun.topology.cpus import format_cpulist
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters but tab and line feed."""
@@ -67,11 +68,17 @@ def _argv(host: HostPlan) -> list[str]:
     """torchrun's command line with the binding of each rank in place of nvrun's shim."""
     separator = host.argv.index("--")
     head = [*host.prefix, *host.argv[:separator]]
-    if any(rank.prefix for rank in host.ranks):
+    if any(map(_placing, host.ranks)):
         return [*head, "--", "bash", "-c", _case(host.ranks), "nvrun", *host.program]
     return [*head, "--", *host.program]
 
 
+def _placing(rank: RankPlan) -> Sequence[str]:
+    """What stands before a rank's program; taskset where nvrun's shim would set the CPUs itself."""
+    return (*(("taskset", "--cpu-list", format_cpulist(rank.cpus)) if rank.cpus else ()), *rank.prefix)
+
+
 def _case(ranks: Sequence[RankPlan]) -> str:
-    arms = " ".join(f'{rank.local_rank}) exec {_words(rank.prefix)} "$@";;' for rank in ranks if rank.prefix)
+    placed = [(rank.local_rank, _words(argv)) for rank in ranks if (argv := _placing(rank))]
+    arms = " ".join(f'{local}) exec {argv} "$@";;' for local, argv in placed)
     return f'case $LOCAL_RANK in {arms} *) exec "$@";; esac'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nvrun.facts import Cpu, Cpus, Gpu, HostFacts, NumaNode
+from nvrun.facts import SECTIONS, Cpu, Cpus, Gpu, HostFacts, NumaNode
 from nvrun.topology.cpus import Core, format_cpulist, parse_cpulist
 from nvrun.topology.model import Topology
 
@@ -15,7 +15,7 @@ def as_facts(topology: Topology, host: str) -> HostFacts:
     Bind with the topology beside them: `bind(as_facts(topology, host), topology=topology, ...)`.
     """
     reason = f"not in the {topology.source}"
-    missing = dict.fromkeys(("software", "network", "rdma", "pci", "limits", "memory"), reason)
+    missing = {section: reason for section in SECTIONS if section not in ("gpus", "cpus", "numa")}
     online = tuple(
         Cpu(cpu=cpu, core=core, node=node.node)
         for node in topology.numa
@@ -31,7 +31,7 @@ def as_facts(topology: Topology, host: str) -> HostFacts:
     gpus = tuple(
         Gpu(
             index=gpu.index,
-            uuid=gpu.uuid or gpu.name,
+            uuid=gpu.uuid or "",
             name=gpu.model,
             pci=gpu.pci or "",
             numa_node=gpu.numa_node,

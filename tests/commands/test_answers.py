@@ -54,6 +54,33 @@ def test_each_has_its_page(ask: Asked, command: str) -> None:
     assert out.startswith(f"nvrun {command}")
 
 
+def test_a_plan_from_a_pasted_topology(ask: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "matrix.txt").write_text(MATRIX)
+    code, out, _ = ask("plan", "--topo", "matrix.txt", "--bind-memory", "local", "train.py")
+    rows = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert rows[1][:7] == ["0", "matrix.txt", "0", "0", "0-15", "-", "mlx5_0"]
+    assert rows[2][:7] == ["1", "matrix.txt", "1", "1", "16-31", "-", "mlx5_0"]
+    monkeypatch.setattr("sys.stdin", io.StringIO(MATRIX))
+    plan = json.loads(ask("plan", "--topo", "-", "--json", "--nproc-per-node", "1", "train.py")[1])
+    (rank,) = plan["hosts"][0]["ranks"]
+    assert (rank["binding"]["gpu_index"], rank["binding"]["memory_node"]) == (0, 0)
+    assert "gpu" not in rank["binding"], "a matrix gives no UUID"
+    shell = ask("plan", "--topo", "matrix.txt", "--dry-run", "train.py")[1]
+    assert 'exec taskset --cpu-list 16-31 "$@"' in shell
+    assert "cuda:2 does not exist" in ask("plan", "--topo", "matrix.txt", "--nproc-per-node=3", "train.py")[1]
+    cut = MATRIX.replace("0-15", "0,2,4,6,8,10").replace("16-31", "1,3,5,7,9,11")
+    (tmp_path / "cut").write_text(cut)
+    out = ask("plan", "--topo", "cut", "train.py")[1]
+    assert "not bound: the CPU lists of the matrix are not whole" in out
+    assert "note: not known: CPU list 0,2,4,6,8,10 has six entries" in out
+    assert ask("plan", "--topo", "cut", "--from", FACTS / "gh200.json")[0] == 2
+    assert ask("plan", "--topo", "nowhere")[2] == "nvrun: nowhere: No such file or directory\n"
+    (tmp_path / "noise").write_text("Wed Nov 29\n")
+    code, _, err = ask("plan", "--topo", "noise")
+    assert (code, err.count("\n")) == (2, 1), err
+
+
 def test_a_command_that_is_nearly_one_is_offered(ask: Asked) -> None:
     for wrong, right in (("chek", "check"), ("diagnos", "diagnose"), ("runz", "runs")):
         code, out, err = ask(wrong, "--json")

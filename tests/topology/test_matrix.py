@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nvrun.cli import main
 from nvrun.errors import UsageError
 from nvrun.topology import Topology, from_matrix
 from nvrun.topology.cpus import parse_cpulist
+from nvrun.topology.model import nearness
 
 Machine = Any
 """conftest.Machine; test files cannot import one another."""
@@ -195,7 +198,7 @@ KNOWN: dict[str, tuple[int, Sequence[int | None], int, set[str]]] = {
 @pytest.mark.parametrize(
     "path", sorted([*CORPUS.glob("topo/*.txt"), *CORPUS.glob("h200/topo*.txt")]), ids=lambda path: path.stem
 )
-def test_matrices_beside_the_checkout(path: Path) -> None:
+def test_matrices_beside_the_checkout(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     topology = from_matrix(path.read_text(), path.name)
     gpus, nodes, nics, between = KNOWN[path.stem]
     assert len(topology.gpus) == gpus
@@ -203,3 +206,16 @@ def test_matrices_beside_the_checkout(path: Path) -> None:
     assert len(topology.nics) == nics
     names = [gpu.name for gpu in topology.gpus]
     assert {topology.path(a, b) for a in names for b in names if a != b} - {None} == between
+    assert main(["plan", "--topo", str(path), "--json", "train.py"], {"HOME": "/nobody"}) == 0
+    ranks = json.loads(capsys.readouterr().out)["hosts"][0]["ranks"]
+    assert [rank["binding"]["gpu_index"] for rank in ranks] == list(range(gpus))
+    for gpu, binding in zip(topology.gpus, (rank["binding"] for rank in ranks), strict=True):
+        bound = binding.get("cpus", [])
+        assert set(bound) <= set(gpu.cpus)
+        assert bool(bound) == bool(gpu.cpus and gpu.numa_node is not None), binding["why"]
+        assert binding.get("memory_node") == (gpu.numa_node if bound else None)
+        ways = {nic.name: topology.path(gpu.name, nic.name) for nic in topology.nics}
+        best = min((nearness(way) for way in ways.values() if way), default=None)
+        assert {nearness(ways[nic] or "") for nic in binding.get("nics", [])} <= {best}
+    masks = [frozenset(rank["binding"].get("cpus", [])) for rank in ranks]
+    assert all(not a & b or a == b for a in masks for b in masks), "ranks share a node's CPUs or have their own"
