@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -82,6 +81,8 @@ def _shown(text: str) -> str:
 
 def _keep(text: str) -> str:
     """Writes a traceback to a file of the user's alone; returns its path."""
+    import tempfile
+
     fd, path = tempfile.mkstemp(prefix="nvrun-fault-", suffix=".txt")
     with open(fd, "w") as file:
         file.write(text)

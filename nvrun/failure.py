@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from nvrun import diagnose, runs
+from nvrun import runs
 from nvrun.diagnose.files import collect
-from nvrun.diagnose.judge import first_failure
+from nvrun.diagnose.judge import diagnose, first_failure
 from nvrun.diagnose.page import one_page
 from nvrun.model import Finding, Severity, Verdict, worst_first
 
@@ -37,7 +37,7 @@ def failure(paths: Sequence[Path]) -> Failure:
     """Reads what lies under `paths`. UsageError for a path that does not exist, and for a broken record of a run."""
     found = collect(paths)
     facts = {host: known for path in paths for host, known in runs.facts_of(path).items()}
-    findings = diagnose.diagnose(found.sources, facts=facts, ends=found.ends, dumps=found.dumps)
+    findings = diagnose(found.sources, facts=facts, ends=found.ends, dumps=found.dumps)
     findings = findings or [known for path in paths for known in _before_the_launch(path)]
     page = one_page(findings, first=first_failure(found.ends), logs=_where(paths))
     return Failure(tuple(findings), page, tuple(found.skipped))

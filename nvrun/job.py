@@ -26,7 +26,7 @@ from nvrun.preset_file import Preset
 from nvrun.textfile import read_text
 from nvrun.torchrun import TorchrunArgs
 from nvrun.travel import travelling
-from nvrun.tune.written import TUNED, load_tuned
+from nvrun.tune.known import TUNED, load_tuned
 
 LOST_AFTER = 300.0
 LOST_AFTER_SRUN = 60.0

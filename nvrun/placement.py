@@ -26,7 +26,7 @@ from nvrun.topology.model import Topology
 from nvrun.topology.nics import hca_lists
 from nvrun.topology.nvlink import gpu_order
 from nvrun.torchrun import TorchrunArgs
-from nvrun.tune.written import TUNED, of_hardware
+from nvrun.tune.known import TUNED, of_hardware
 
 FORWARDED_OVER = means(
     "env-forwarded-over",

@@ -1,8 +1,4 @@
-"""One preset's YAML -> `Preset`. Pure: text in, value out; what is wrong is named by file, line and key.
-
-Scalars stay text, so no value changes by YAML's own rules (`010`, `no`, `1e6`). Anchors, aliases and tags are refused:
-nothing here needs them, and a few aliases can stand for gigabytes.
-"""
+"""One preset's YAML -> `Preset`. Pure: text in, value out; what is wrong is named by file, line and key."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
-import yaml
 
 from nvrun.errors import UsageError
 from nvrun.model import Frozen
@@ -21,15 +16,12 @@ from nvrun.nccl.parse import version
 
 LARGEST = 64 * 1024
 """Characters of a preset file; the longest shipped one has a tenth of it."""
-DEEPEST = 4
-"""Nesting of mappings and lists: preset, variables, NAME, versions."""
+Lines = Mapping[tuple[str, ...], int]
+"""Path of keys -> line of the last key, from 1."""
 
 _REQUIREMENT = re.compile(r"(nccl|torch)(>=|<)([0-9]+(?:\.[0-9]+)*)")
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-
-Lines = Mapping[tuple[str, ...], int]
-"""Path of keys -> line of the last key, from 1."""
 
 
 class PresetVariable(Frozen, frozen=True, kw_only=True):
@@ -76,7 +68,9 @@ class Preset(Frozen, frozen=True, kw_only=True):
 
 def read(path: str, name: str, text: str) -> Preset:
     """The preset of one file; `extends` is not followed. Raises UsageError naming file, line and key."""
-    tree, lines = _tree(path, text)
+    from nvrun.preset_yaml import read_tree  # a run without presets need not import YAML
+
+    tree, lines = read_tree(path, text)
     if not isinstance(tree, dict):
         raise UsageError(f"{path}: expected 'summary:' and 'variables:', not a list or plain text")
     variables = tree.pop("variables", None)
@@ -164,50 +158,3 @@ def _convert(path: str, tree: Any, kind: type[_Struct], prefix: tuple[str, ...],
 def _keys(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     hidden = ("name", "path", "origin", "place")
     return tuple(field for field in kind.__struct_fields__ if field not in hidden)
-
-
-def _tree(path: str, text: str) -> tuple[Any, Lines]:
-    """Mappings, lists and text of the document, and the line of every key."""
-    if len(text) > LARGEST:
-        raise UsageError(f"{path}: a preset has at most {LARGEST} characters, this file {len(text)}")
-    try:
-        _refuse_what_is_not_needed(path, text)
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise UsageError(f"{path}{f':{mark.line + 1}' if mark else ''}: not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
-    lines: dict[tuple[str, ...], int] = {}
-    return (None if root is None else _plain(path, root, (), lines)), lines
-
-
-def _refuse_what_is_not_needed(path: str, text: str) -> None:
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1 if event.start_mark else 1
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise UsageError(f"{path}:{line}: anchors and aliases are not allowed here")
-        if getattr(event, "tag", None) not in (None, "!"):
-            raise UsageError(f"{path}:{line}: tags are not allowed here")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise UsageError(f"{path}:{line}: nested deeper than any key of a preset")
-
-
-def _plain(path: str, node: yaml.Node, at: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> Any:
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(path, item, at, lines) for item in node.value]
-    if not isinstance(node, yaml.MappingNode):
-        return node.value
-    mapping: dict[str, Any] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
-            raise UsageError(f"{path}:{line}: expected a key, got something nested")
-        inner = (*at, key.value)
-        if inner in lines:
-            raise UsageError(f"{path}:{line}: {'.'.join(inner)} is given twice (first in line {lines[inner]})")
-        lines[inner] = line
-        mapping[key.value] = _plain(path, value, inner, lines)
-    return mapping

@@ -17,7 +17,6 @@ import msgspec
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
 from nvrun.model import EnvVar, Finding, Frozen
-from nvrun.nccl.lint import lint_settings
 from nvrun.nccl.setting import Setting
 from nvrun.preset_file import LARGEST, Preset, PresetVariable, holds, read
 from nvrun.preset_fit import REQUIREMENTS, misfit
@@ -166,6 +165,8 @@ def describe(preset: Preset) -> str:
 
 def lint_preset(preset: Preset, *, nccl: str | None = None) -> list[Finding]:
     """What lint says of the preset's own variables, each with its file and line."""
+    from nvrun.nccl.lint import lint_settings  # a run lints what is set, not the files
+
     settings = [
         Setting(name=name, value=each.value, where=each.place, syntax="conf") for name, each in preset.variables.items()
     ]

@@ -15,10 +15,11 @@ from nvrun.facts import HostFacts, from_json
 from nvrun.nccl import catalogue
 from nvrun.tune import profile
 from nvrun.tune.fingerprint import description, fingerprint, preset_name
+from nvrun.tune.known import load_tuned, of_hardware, offer
 from nvrun.tune.search import LEAST_GAIN, Outcome, Trial, search
 from nvrun.tune.space import Space, default, env_of, space_for, takes_compute
 from nvrun.tune.trials import sample_of, schedule_of
-from nvrun.tune.written import Evidence, load_tuned, of_hardware, offer, preset_text
+from nvrun.tune.written import Evidence, preset_text
 from tests.bench_lab.surfaces import ALGO, CTAS, Machine, Surface, drawn, nvlink, sockets
 
 FACTS = Path(__file__).parent / "data/facts"

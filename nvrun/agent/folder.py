@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from typing import Iterator, NamedTuple, Tuple
 
@@ -80,6 +79,8 @@ def remove(folder: Folder) -> None:
     """Removes a private folder, and its parent if that is empty then."""
     if folder.shared:
         return
+    import shutil  # brings tarfiles' compressors along
+
     shutil.rmtree(folder.path)
     with contextlib.suppress(OSError):  # another run of this user's lives there
         os.rmdir(os.path.dirname(folder.path))

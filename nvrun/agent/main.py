@@ -1,4 +1,7 @@
-"""The agent: takes the launcher's messages, answers, and keeps the link without ever waiting for it."""
+"""The agent: takes the launcher's messages, answers, and keeps the link without ever waiting for it.
+
+What travelled as source is compiled when it is imported: each message's own modules are imported when it comes.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from functools import partial
-from typing import Any, Callable, Deque, Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, Optional
 
-from . import command, folder, inspect, keeper, netcheck, procs, remains, sample, slurm, standing, tasks, tests, wire
+from . import folder, keeper, netcheck, procs, slurm, standing, tasks, wire
 from .loop import READ, WRITE, Loop
-from .supervise import Job
+
+if TYPE_CHECKING:
+    from .supervise import Job
 
 BEAT_SECONDS = 2.0
 CONSOLE_BYTES = 4 << 20
@@ -171,6 +175,8 @@ class Agent:
                 self.folder = folder.prepare(where, message["token"], message["name"], run, self.host)
                 path, shared = self.folder
                 if not shared:
+                    from . import remains
+
                     remains.hold(path)
             trouble = "ports-taken"
             if message.get("ports"):
@@ -200,11 +206,15 @@ class Agent:
 
     def on_test(self, message: Message) -> None:
         """Something to try or to measure, by name."""
+        from . import tests
+
         work, request = tests.WORK[message["test"]], message["request"]
         self._tasks.start(lambda: work(request), message["deadline"], self._answer(message["answer"]))
 
     def on_stand(self, message: Message) -> None:
         """Something that other hosts' tests need here, until `release`."""
+        from . import tests
+
         work, request = tests.STANDING[message["test"]], message["request"]
         answer = self._answer(message["answer"])
         self.standing.begin(message["test"], lambda say, until: work(request, say, until), message["deadline"], answer)
@@ -231,6 +241,8 @@ class Agent:
 
     def on_run(self, message: Message) -> None:
         """A hook's command."""
+        from . import command
+
         request, mark = message["request"], "%s.%d" % (message["run"], self.host)
         self.hook_mark = mark
 
@@ -239,14 +251,20 @@ class Agent:
     def on_inspect(self, message: Message) -> None:
         """Where the ranks really are: CPUs, memory policy, GPU."""
         if self.job:
+            from . import inspect
+
             pids = self.job.rank_pids()
             self._tasks.start(lambda: inspect.look(pids), 10.0, self._answer("inspected"))
 
     def on_sample(self, message: Message) -> None:
         """The newest samples of a run whose logs are in a folder of this host's own."""
+        from . import sample
+
         self._tasks.start(lambda: sample.last(message["mark"]), 5.0, self._answer("sampled"))
 
     def on_job(self, message: Message) -> None:
+        from .supervise import Job
+
         assert self.folder is not None
         job = Job(self, message, self.folder)
         try:
@@ -287,11 +305,15 @@ class Agent:
 
     def on_sweep(self, message: Message) -> None:
         """Ends what carries the mark of a run whose launcher is gone or out of reach."""
+        from . import remains
+
         mark, grace = "%s.%d" % (message["run"], self.host), message["grace"]
         self._tasks.start(lambda: remains.end(mark, grace), grace + 10.0, self._answer("swept"))
 
     def on_clean(self, message: Message) -> None:
         """Ends orphans and removes folders of runs that are over; only tells of them where `dry`."""
+        from . import remains
+
         self._tasks.start(lambda: remains.clean(message["dry"]), message["deadline"], self._answer("cleaned"))
 
     def on_remove(self, message: Message) -> None:
@@ -361,6 +383,8 @@ def main(into: int, out: int) -> None:
     try:
         agent.run()
     except Exception as error:  # noqa: BLE001 - no descriptor, no memory: one line is what the launcher can show
+        import traceback
+
         place = traceback.extract_tb(error.__traceback__)[-1]
         sys.stderr.write("the agent: %s: %s (%s:%s)\n" % (type(error).__name__, error, place.filename, place.lineno))
         code = 1
@@ -368,6 +392,8 @@ def main(into: int, out: int) -> None:
     if agent.folder and not agent.job:  # made for a job that never started
         folder.remove(agent.folder)
     if agent.hook_mark:
+        from . import command
+
         command.remove_programs(agent.hook_mark)
     with contextlib.suppress(OSError):
         os.kill(os.getppid(), signal.SIGCONT)  # a keeper that somebody stopped would stay for ever

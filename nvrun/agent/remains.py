@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 import signal
 import stat
 import time
@@ -80,6 +79,8 @@ def clean(dry: bool) -> Dict[str, Any]:
         if not dry:
             row["left"] = end(mark, _TERM_SECONDS)["left"] if pids else []
             if path and not row["left"]:
+                import shutil
+
                 try:
                     shutil.rmtree(path)
                 except OSError as error:

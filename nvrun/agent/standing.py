@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import time
-import traceback
 from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 from . import procs
@@ -110,6 +109,8 @@ def _child(work: Work, saying: int, until: int) -> None:
         work(lambda result: say({"result": result}), until)
     except BaseException:  # noqa: BLE001 - the child's outermost border: the reason goes to the launcher
         if ends:
+            import traceback
+
             say({"trouble": traceback.format_exc(limit=-3)})
     finally:
         os._exit(0)

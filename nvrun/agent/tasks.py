@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import traceback
 from typing import Callable, Dict, List, Sequence, Set
 
 from . import procs
@@ -79,6 +78,8 @@ class Tasks:
             try:
                 data = json.dumps({"result": work()}).encode()
             except BaseException:  # noqa: BLE001 - the child's outermost border: the reason goes to the launcher
+                import traceback
+
                 data = json.dumps({"trouble": traceback.format_exc(limit=-3)}).encode()
             while data:
                 data = data[os.write(write_end, data) :]

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from nvrun import diagnose, runs
+from nvrun import runs
 from nvrun.checks.in_run import in_run
 from nvrun.commands import Said
 from nvrun.config import Invocation
 from nvrun.diagnose.files import collect
+from nvrun.diagnose.judge import diagnose
 from nvrun.errors import UsageError
 from nvrun.model import Finding, RunResult, Verdict
 from nvrun.report import communication, html, html_compare
@@ -86,7 +87,7 @@ def _diagnosis(folder: Path, result: RunResult | None, facts: Mapping[str, Any])
     if result is not None and result.ended_by == "success":
         return ()
     found = collect([folder])
-    return tuple(diagnose.diagnose(found.sources, facts=facts, ends=found.ends, dumps=found.dumps))
+    return tuple(diagnose(found.sources, facts=facts, ends=found.ends, dumps=found.dumps))
 
 
 def _verdict(path: Path) -> Verdict | None:

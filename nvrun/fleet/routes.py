@@ -6,13 +6,11 @@ import re
 import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import PurePath
 from typing import Literal
 
 from nvrun.errors import UsageError
-from nvrun.fleet import openssh
 from nvrun.fleet.link import Link, ProcessLink
 from nvrun.fleet.session import Route
 from nvrun.fleet.start import COMMAND, Start, line
@@ -53,6 +51,10 @@ def choose(
     one: Kind | None = "rsh" if rsh else fleet or ("srun" if in_slurm else None)
     if one:
         return tuple(one for _ in hosts)
+    if not hosts:
+        return ()
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(64) as pool:  # a name server that hangs does so once, not once a host
         return tuple(pool.map(lambda host: "local" if is_local(host) else "ssh", hosts))
 
@@ -97,6 +99,8 @@ def routes(
 
 def _openssh(config: str | None, timeout: float, environment: Mapping[str, str]) -> Callable[[Host], Link]:
     def connect(host: Host) -> Link:
+        from nvrun.fleet import openssh
+
         return openssh.connect(host, COMMAND, timeout=timeout, environment=environment, config=config)
 
     return connect

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -23,6 +22,8 @@ def description(hosts: Sequence[HostFacts]) -> str:
 
 def fingerprint(hosts: Sequence[HostFacts]) -> str:
     """Twelve hexadecimal digits of the description."""
+    import hashlib  # most runs never ask; it loads OpenSSL
+
     return hashlib.sha256(description(hosts).encode()).hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""What a search found, as a preset of the user's: written with its evidence, offered to later runs on like hardware.
+"""What a search found, as a preset of the user's, written with its evidence (`nvrun.tune.known` reads it).
 
 ~/.config/nvrun/presets/tuned-<fingerprint>.yaml     the preset
 ~/.config/nvrun/presets/tuned-<fingerprint>.json     all that was measured
@@ -7,22 +7,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from nvrun import presets
-from nvrun.errors import UsageError
-from nvrun.facts import HostFacts
 from nvrun.model import Frozen
 from nvrun.nccl.parse import version
-from nvrun.preset_file import Preset
-from nvrun.tune.fingerprint import PREFIX, description, preset_name
 from nvrun.tune.profile import Profile
 from nvrun.tune.search import Finalist, Outcome
 from nvrun.tune.space import Space, chosen
-
-TUNED = "tuned"
-"""`--preset tuned`: the preset for the hardware at hand."""
 
 
 class Evidence(Frozen, frozen=True, kw_only=True):
@@ -87,25 +77,3 @@ def _release(nccl: str | None) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # a JSON string is a YAML scalar
-
-
-def of_hardware(presets_of_user: Iterable[Preset], facts: Sequence[HostFacts]) -> tuple[Preset, ...]:
-    """The preset that was found for these hosts. Raises UsageError where there is none."""
-    name = preset_name(facts)
-    found = tuple(preset for preset in presets_of_user if preset.name == name)
-    if not found:
-        raise UsageError(f"--preset tuned: nothing was found yet for {description(facts)}", hint="nvrun tune searches")
-    return found
-
-
-def load_tuned(folders: Sequence[Path]) -> tuple[Preset, ...]:
-    """All presets that `nvrun tune` has written."""
-    return tuple(presets.load(name, folders) for name in presets.names(folders) if name.startswith(PREFIX))
-
-
-def offer(facts: Sequence[HostFacts], folders: Sequence[Path]) -> str | None:
-    """One line about a preset found for this hardware; None where there is none."""
-    name = preset_name(facts)
-    if name not in presets.names(folders):
-        return None
-    return f"settings for this hardware, {presets.load(name, folders).summary}: --preset tuned"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nvrun.diagnose import Source, diagnose
+from nvrun.diagnose.judge import diagnose
 from nvrun.diagnose.rule import Stage
+from nvrun.diagnose.scan import Source
 
 CORPUS = Path(__file__).resolve().parents[2].parent / "shared" / "corpus"
 KINDS = ("nccl", "elastic", "xid")

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nvrun.diagnose import diagnose
 from nvrun.diagnose.files import collect
+from nvrun.diagnose.judge import diagnose
 from nvrun.errors import UsageError
 from nvrun.model import RankEnd, RunResult
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from nvrun.diagnose import Source, diagnose
 from nvrun.diagnose.flight import Dump, odd_collectives, rank_of_file, read_dump
+from nvrun.diagnose.judge import diagnose
+from nvrun.diagnose.scan import Source
 from nvrun.errors import UsageError
 
 DUMPS = Path(__file__).parent / "dumps"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrun.diagnose import Source, diagnose
 from nvrun.diagnose.ends import decode
-from nvrun.diagnose.judge import first_failure
+from nvrun.diagnose.judge import diagnose, first_failure
 from nvrun.diagnose.moment import moment
+from nvrun.diagnose.scan import Source
 from nvrun.facts import HostFacts
 from nvrun.model import Finding, RankEnd, Severity
 

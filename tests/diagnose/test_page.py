@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from nvrun.diagnose import Source, diagnose
+from nvrun.diagnose.judge import diagnose
 from nvrun.diagnose.page import LINES, WIDTH, one_page
+from nvrun.diagnose.scan import Source
 from nvrun.model import Finding, RankEnd, Severity
 
 END = RankEnd(rank=12, host="gpu02", local_rank=4, pid=4711, code=-9, at=1.0)

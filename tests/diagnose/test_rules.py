@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nvrun.diagnose import Source, diagnose
+from nvrun.diagnose.judge import diagnose
 from nvrun.diagnose.rule import Stage
-from nvrun.diagnose.scan import RULES
+from nvrun.diagnose.scan import RULES, Source
 from nvrun.model import Severity
 
 LINES = [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nvrun.diagnose import Source, diagnose
+from nvrun.diagnose.judge import diagnose
 from nvrun.diagnose.rule import Stage
+from nvrun.diagnose.scan import Source
 from nvrun.diagnose.xid import XIDS, read_sxid, read_xid
 from nvrun.model import Severity
 
