@@ -88,6 +88,7 @@ COMMANDS: dict[str, Command] = {
         (Flag("--output", "FILE", "where to write it (./nvrun-RUN.tar.gz)"),),
     ),
     "nccl": Command("what NCCL chose in a run (the latest), and what that costs", "[PATH|RUN ...]"),
+    "profile": Command("where the time of profiled steps went, and what to change", "[PATH|RUN ...]"),
     "bench": Command(
         "collectives timed and checked, against the links' limit",
         flags=(

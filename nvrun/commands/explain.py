@@ -12,7 +12,8 @@ import nvrun.hooks.around
 import nvrun.hosts.meanings
 import nvrun.nccl.meanings
 import nvrun.placement
-import nvrun.readback  # noqa: F401 - these are imported for the codes that they declare
+import nvrun.readback
+import nvrun.traces.advice  # noqa: F401 - these are imported for the codes that they declare
 from nvrun import checks
 from nvrun.commands import Said
 from nvrun.config import Invocation

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,14 @@ from nvrun.diagnose.files import collect
 from nvrun.diagnose.judge import diagnose
 from nvrun.errors import UsageError
 from nvrun.model import Finding, RunResult, Verdict
-from nvrun.report import communication, html, html_compare
-from nvrun.report.communication import Share
+from nvrun.report import html, html_compare
 from nvrun.report.document import document
 from nvrun.report.recorded import Recorded
+from nvrun.traces.files import summaries
+from nvrun.traces.summary import RankProfile
 from nvrun.watched import samples_of, used_gpus
 
 PAGE = "report.html"
-LARGEST_TRACE = 256 << 20
-"""Bytes of a profiler's trace, unpacked, that are looked at."""
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
@@ -78,7 +75,7 @@ def read(folder: Path) -> Recorded:
         watched=in_run(samples, used_gpus(plan)),
         diagnosis=_diagnosis(folder, result, facts),
         bench=_bench(folder / "bench.json"),
-        shares=dict(_shares(folder / "logs")),
+        profiles=_profiles(folder),
     )
 
 
@@ -109,16 +106,6 @@ def _bench(path: Path) -> tuple[Mapping[str, Any], ...]:
         raise UsageError(f"{path}: {error}") from None
 
 
-def _shares(logs: Path) -> Iterator[tuple[str, Share]]:
+def _profiles(folder: Path) -> tuple[RankProfile, ...]:
     """Of each trace that the torch-profiler hook left; one that cannot be read is passed over."""
-    for path in sorted(logs.glob("*/torch-profiler/*.json*")):
-        if path.is_symlink():
-            continue
-        try:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-                text = file.read(LARGEST_TRACE + 1)
-            found = communication.share(text) if len(text) <= LARGEST_TRACE else None
-        except (OSError, EOFError, zlib.error, ValueError):
-            continue
-        if found:
-            yield str(path.relative_to(logs)), found
+    return summaries([folder / "logs"]).ranks if (folder / "logs").is_dir() else ()

@@ -237,22 +237,22 @@ def _bandwidth(drawn: Sequence[Chart], plotly: str | None) -> list[Markup]:
 
 
 def _communication(run: Recorded) -> list[Markup]:
-    if not run.shares:
+    if not run.profiles:
         return []
     rows = []
-    for name, share in run.shares.items():
-        whole = share.total or 1.0
-        bar = tag("meter", min="0", max="1", value=f"{share.communication / whole:.3f}")
+    for each in run.profiles:
+        whole = each.total or 1.0
+        bar = tag("meter", min="0", max="1", value=f"{each.communication / whole:.3f}")
         rows.append(
             (
-                name,
-                f"{share.total * 1e3:.1f} ms",
-                join([bar, f" {share.communication / whole:.1%}"]),
-                f"{share.exposed / whole:.1%}",
-                f"{1 - share.busy / whole:.1%}",
+                f"{each.host}/{each.trace}" if each.host else each.trace,
+                f"{each.total * 1e3:.1f} ms",
+                join([bar, f" {each.communication / whole:.1%}"]),
+                f"{each.exposed / whole:.1%}",
+                f"{each.idle / whole:.1%}",
             )
         )
-    head = ("trace", "profiled", "in NCCL's kernels", "of it with no other work beside", "GPU idle")
+    head = ("trace", "profiled", "communication", "of it with no other work beside", "idle")
     return [table(head, rows)]
 
 

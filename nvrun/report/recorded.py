@@ -10,7 +10,7 @@ from nvrun.facts import HostFacts
 from nvrun.model import EnvVar, Finding, Frozen, RunResult, Verdict
 from nvrun.monitor import HostSamples
 from nvrun.plan import HostPlan, Plan, as_mapping
-from nvrun.report.communication import Share
+from nvrun.traces.summary import RankProfile
 
 
 class Recorded(Frozen, frozen=True, kw_only=True):
@@ -29,8 +29,8 @@ class Recorded(Frozen, frozen=True, kw_only=True):
     """What the logs say."""
     bench: tuple[Mapping[str, Any], ...] = ()
     """Records of `nvrun bench`."""
-    shares: Mapping[str, Share] = {}
-    """Trace of the profiler -> what part of it was communication."""
+    profiles: tuple[RankProfile, ...] = ()
+    """What the profiler's traces say."""
 
     @property
     def begun(self) -> float:

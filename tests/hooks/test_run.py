@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nvrun.traces.files import summary
+
 ROOT = Path(__file__).parents[2]
 NOTE = """
 from pathlib import Path
@@ -154,6 +156,13 @@ def test_a_trace_of_a_ddp_job(tmp_path: Path) -> None:
         events = {str(event.get("name")) for event in json.load(file)["traceEvents"]}
     assert {"ProfilerStep#3", "ProfilerStep#5", "gloo:all_reduce"} <= events
     assert "ProfilerStep#6" not in events
+    found = summary(ran.logs / "torch-profiler" / "rank1.pt.trace.json.gz")
+    assert found is not None
+    assert (found.device, found.rank, found.steps) == ("cpu", 1, 3)
+    assert [each.name for each in found.collectives] == ["all_reduce"]
+    assert 0 < found.exposed <= found.communication <= found.busy <= found.total
+    assert found.accumulation is not None
+    assert (found.accumulation.forwards, found.accumulation.needless) == (3, 0)
     assert "the site was here" in (ran.logs / "rank0.err").read_text()
     assert (ran.logs / "rank1.err").read_text().count("the site was here") == 1
 

@@ -7,7 +7,6 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +16,7 @@ from nvrun.commands.top import tail
 from nvrun.config import load
 from nvrun.errors import UsageError
 from nvrun.facts import from_json, to_json
-from nvrun.report import charts, communication, html, html_compare, live
+from nvrun.report import charts, html, html_compare, live
 from nvrun.report.markup import Markup, join, tag
 from tests.report import made
 
@@ -177,32 +176,6 @@ def test_long_lines_are_shortened_and_keep_their_mean() -> None:
     short = charts.reduced(points)
     assert len(short) <= charts.MOST_POINTS
     assert {value for _, value in short} == {0.5}
-
-
-# -- communication -----------------------------------------------------------------------------------------------------
-
-
-def trace(*kernels: tuple[str, float, float]) -> bytes:
-    events: list[Any] = [{"cat": "kernel", "name": name, "ts": ts, "dur": dur} for name, ts, dur in kernels]
-    return json.dumps({"traceEvents": [*events, {"cat": "cpu_op", "name": "nccl", "ts": 0, "dur": 1e9}]}).encode()
-
-
-def test_exposed_communication_is_what_no_other_kernel_hides() -> None:
-    found = communication.share(
-        trace(("gemm", 0, 100), ("ncclDevKernel_AllReduce", 50, 100), ("gemm", 120, 10), ("gemm", 190, 10))
-    )
-    assert found is not None
-    assert found.total == pytest.approx(200e-6)
-    assert found.communication == pytest.approx(100e-6)
-    assert found.exposed == pytest.approx(40e-6)
-    assert found.busy == pytest.approx(160e-6)
-
-
-def test_trace_without_gpu_and_no_trace_are_told_apart() -> None:
-    assert communication.share(trace()) is None
-    for wrong in (b"{", b"[]", b'{"traceEvents": 3}', b'{"traceEvents": ["x"]}'):
-        with pytest.raises(ValueError, match="no trace"):
-            communication.share(wrong)
 
 
 # -- markup and the terminal -------------------------------------------------------------------------------------------
