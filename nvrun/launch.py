@@ -14,6 +14,7 @@ from nvrun import readback
 from nvrun.console import Writer
 from nvrun.fleet.crew import Crew, Ended
 from nvrun.fleet.session import Body
+from nvrun.hang.watch import Watch
 from nvrun.job import Job
 from nvrun.model import Finding, RankEnd, RunResult
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
@@ -55,6 +56,8 @@ class Launch:
         """Host -> when to read back where its ranks are."""
         self._inspections: Counter[int] = Counter()
         self._found: dict[tuple[str, str], Finding] = {}
+        self._watch: Watch | None = None
+        """For hangs, from the moment the ranks go."""
         self._bad_hosts: tuple[str, ...] = ()
         crew.listener = self
 
@@ -80,6 +83,7 @@ class Launch:
     def go(self, plan: Plan) -> None:
         """The ranks run."""
         self.plan = plan
+        self._watch = watch = Watch(self._crew, plan, self._job.options, self._folder, self._ends)
         for host in plan.hosts:
             ranks = {
                 str(rank.local_rank): {
@@ -92,7 +96,8 @@ class Launch:
                 }
                 for rank in host.ranks
             }
-            body = {"t": "go", "ranks": ranks, "echo": msgspec.to_builtins(host.echo), "monitor": self._monitor(host)}
+            body = {"t": "go", "ranks": ranks, "echo": msgspec.to_builtins(host.echo), "monitor": self._monitor(host),
+                    "hang": watch.request(host)}  # fmt: skip
             self._crew.send(body, to=[host.node])
 
     def _monitor(self, host: HostPlan) -> Body | None:
@@ -118,6 +123,8 @@ class Launch:
         while "running" in self._states.values() and crew.ending is None:
             crew.pump(math.inf)
             self._inspect()
+            if self._watch:
+                self._watch.turn([host for host, state in self._states.items() if state == "running"])
         deadline = time.monotonic() + self._job.options.grace + _LAST_SECONDS
         while "running" in self._states.values() and time.monotonic() < deadline:
             crew.pump(deadline)
@@ -164,11 +171,14 @@ class Launch:
             ranks=tuple(sorted(self._ends, key=lambda end: (end.rank, end.attempt))),
             first_failure=self._first_failure() if ending.by == "rank" else None,
             message=ending.message,
-            findings=(*findings, *crew.findings, *self._found.values()),
+            findings=(*findings, *crew.findings, *self._found.values(), *self._hang()),
             console_dropped=self._dropped + Counter(self._writer.dropped),
             bad_hosts=self._bad_hosts or self._unreachable(),
             not_fetched=tuple(f"{crew.names[host]}:{path}" for host, path in sorted(self._private.items())),
         )
+
+    def _hang(self) -> Iterable[Finding]:
+        return [self._watch.finding] if self._watch and self._watch.finding else []
 
     def _unreachable(self) -> tuple[str, ...]:
         """A step of srun that does not start at all says nothing about any of its nodes."""
@@ -197,6 +207,8 @@ class Launch:
             self._crew.say(f"nvrun: torchrun on {name} was stopped by somebody (SIGSTOP); there: kill -CONT {pid}")
         elif kind == "terminated":
             self._crew.end("signal", 143, f"{self._crew.names[host]}: the agent was told to end (SIGTERM)")
+        elif self._watch:
+            self._watch.message(host, body)
 
     def chunk(self, host: int, data: bytes) -> None:
         self._fetched_at[host] = time.monotonic()

@@ -14,6 +14,8 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 
 LEAST_SAMPLE_SECONDS = 0.1
 """A GPU's own figures are renewed about ten times a second (nvmlDeviceGetUtilizationRates: 1/6 s to 1 s)."""
+LEAST_HANG_SECONDS = 1.0
+"""py-spy samples for whole seconds."""
 
 Read = Callable[[str], object]
 """Text -> value; ValueError saying what was expected."""
@@ -119,6 +121,13 @@ def seconds_or_never(value: str) -> float:
         return seconds(value)
     except ValueError as error:
         raise ValueError(f"{error}, or never") from None
+
+
+def hang_seconds(value: str) -> float:
+    wanted = seconds_or_never(value)
+    if wanted < LEAST_HANG_SECONDS:
+        raise ValueError(f"at least {LEAST_HANG_SECONDS:g} s, or never")
+    return wanted
 
 
 def ports(value: str) -> tuple[int, int]:
@@ -314,6 +323,14 @@ class Options:
         float | None,
         Setting(_JOB, seconds_or_never, "SECONDS|never", "a host ends its ranks when unheard for (300; srun 60)"),
     ] = None
+    hang_after: Annotated[
+        float,
+        Setting(_JOB, hang_seconds, "SECONDS|never", "no rank wrote or moved so long: say who waits for whom (600)"),
+    ] = 600.0
+    hang_timeout: Annotated[
+        float,
+        Setting(_JOB, hang_seconds, "SECONDS|never", "end a job that hangs for so long, with exit code 124 (never)"),
+    ] = math.inf
     port_range: Annotated[
         tuple[int, int], Setting(_JOB, ports, "FIRST-LAST", "ports for the rendezvous (29500-29599)")
     ] = (29500, 29599)

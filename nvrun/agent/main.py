@@ -256,6 +256,16 @@ class Agent:
             pids = self.job.rank_pids()
             self._tasks.start(lambda: inspect.look(pids), 10.0, self._answer("inspected"))
 
+    def on_stacks(self, message: Message) -> None:
+        """Whether the ranks move."""
+        from . import stacks
+
+        if self.job:
+            ranks, request = self.job.running(), {**message["request"], "path": self.job.path()}
+            self._tasks.start(
+                lambda: stacks.look(request, ranks), stacks.seconds(request), self._answer(message["answer"])
+            )
+
     def on_sample(self, message: Message) -> None:
         """The newest samples of a run whose logs are in a folder of this host's own."""
         from . import sample

@@ -27,6 +27,7 @@ from .gate import Gate, Rank
 from .last import Look
 from .loop import READ
 from .sample import Sampler
+from .silence import Silence
 from .streams import Stream
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Job:
         self._rank_of: Dict[int, int] = {}
         self._echo: Optional[Echo] = None
         self._sampler: Optional[Sampler] = None
+        self._silence: Optional[Silence] = None
         self._go: Optional[Dict[str, Any]] = None
         self._held_back: List[Any] = []
         self._ending = False
@@ -163,6 +165,16 @@ class Job:
         """Local rank -> pid of the ranks that run."""
         return {rank.local_rank: rank.pid for rank in self._ranks.values() if rank.sock is None}
 
+    def running(self) -> Dict[int, int]:
+        """Rank -> pid of the ranks that run."""
+        return {rank.rank: rank.pid for rank in self._ranks.values() if rank.sock is None}
+
+    def path(self) -> str:
+        """Where a tool of the job's is looked for: on its PATH, then beside its interpreter."""
+        assert self._go is not None
+        environment = {**self._request["defaults"], **os.environ, **self._request["set"]}
+        return os.pathsep.join(filter(None, [environment.get("PATH", ""), self._go["hang"]["beside"]]))
+
     # -- the gate -------------------------------------------------------------------------------------------------
 
     def _greet(self, rank: Rank) -> None:
@@ -212,7 +224,7 @@ class Job:
                 "set": plan.get("set", {}),
                 "prefix": plan.get("prefix", []),
                 "cpus": plan.get("cpus", []),
-                "traced": bool(plan.get("last")),
+                "traced": bool(plan.get("last") or self._go["hang"]),
                 "unset": [slurm.VARIABLE] if self._shielded else [],
             }
         ).encode()
@@ -226,7 +238,10 @@ class Job:
         rank.begun = time.time()
         for stream in rank.streams:
             stream.close_write_end()
-            self._follow(stream)
+            self._follow(stream, self._heard)
+        if self._go["hang"] and not self._silence:
+            self._silence = Silence(self._loop, self._go["hang"]["after"], self._tell_of_silence)
+        self._heard()
         if self._sampler:
             self._sampler.begin(rank.rank, rank.pid)
         self._agent.send({"t": "rank", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid,
@@ -234,15 +249,25 @@ class Job:
 
     # -- output ---------------------------------------------------------------------------------------------------
 
-    def _follow(self, stream: Stream) -> None:
+    def _follow(self, stream: Stream, heard: Callable[[], None] = lambda: None) -> None:
         self._streams.append(stream)
 
         def pump() -> None:
+            heard()
             if not stream.pump():
                 self._loop.unwatch(stream.read_end)
                 stream.close()
 
         self._loop.watch(stream.read_end, READ, pump)
+
+    def _heard(self) -> None:
+        """A rank wrote something, began or ended."""
+        if self._silence:
+            self._silence.heard()
+
+    def _tell_of_silence(self, silent: bool) -> None:
+        if not self.done:
+            self._agent.send({"t": "silent" if silent else "speaks"})
 
     def _shower(self, kind: bytes, rank: int) -> Any:
         """The function that takes this stream's lines to the console, by the run's rule of who is shown."""
@@ -349,6 +374,7 @@ class Job:
         self._loop.unwatch(rank.pidfd)
         os.close(rank.pidfd)
         del self._ranks[rank.pid]
+        self._heard()
         if self._sampler:
             self._sampler.end(rank.rank, last=not self._ranks)
         for stream in rank.streams:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import nvrun.diagnose.meanings
 import nvrun.fleet.crew
+import nvrun.hang.judge
 import nvrun.hooks.around
 import nvrun.hosts.meanings
 import nvrun.nccl.meanings

@@ -91,7 +91,7 @@ class _Answer(msgspec.Struct):
     trouble: str
 
 
-_BARE = ("gate", "listening", "fetched", "removed", "terminated")
+_BARE = ("gate", "listening", "fetched", "removed", "terminated", "silent", "speaks")
 _FORMS: dict[str, type[msgspec.Struct]] = {
     "hello": _Hello,
     "pong": _Pong,
