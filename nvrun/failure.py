@@ -16,6 +16,7 @@ from nvrun import runs
 from nvrun.diagnose.files import collect
 from nvrun.diagnose.judge import diagnose, first_failure
 from nvrun.diagnose.page import one_page
+from nvrun.hang.judge import HANGS
 from nvrun.model import Finding, Severity, Verdict, worst_first
 
 
@@ -38,9 +39,17 @@ def failure(paths: Sequence[Path]) -> Failure:
     found = collect(paths)
     facts = {host: known for path in paths for host, known in runs.facts_of(path).items()}
     findings = diagnose(found.sources, facts=facts, ends=found.ends, dumps=found.dumps)
+    findings = [*(known for path in paths for known in _hangs(path)), *findings]
     findings = findings or [known for path in paths for known in _before_the_launch(path)]
     page = one_page(findings, first=first_failure(found.ends), logs=_where(paths))
     return Failure(tuple(findings), page, tuple(found.skipped))
+
+
+def _hangs(path: Path) -> list[Finding]:
+    """What nvrun saw itself while the ranks waited: what their logs say of it came after that."""
+    result = runs.result_of(path) if path.is_dir() else None
+    found = result.findings if result else ()
+    return [known for known in found if known.code == HANGS and known.severity >= Severity.ERROR]
 
 
 def _before_the_launch(path: Path) -> list[Finding]:

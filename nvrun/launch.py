@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import msgspec
 
@@ -14,7 +14,6 @@ from nvrun import readback
 from nvrun.console import Writer
 from nvrun.fleet.crew import Crew, Ended
 from nvrun.fleet.session import Body
-from nvrun.hang.watch import Watch
 from nvrun.job import Job
 from nvrun.model import Finding, RankEnd, RunResult
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
@@ -22,6 +21,9 @@ from nvrun.preflight import Decided
 from nvrun.prepare import Prepared
 from nvrun.report.text import ended
 from nvrun.rundir import RunFolder
+
+if TYPE_CHECKING:
+    from nvrun.hang.watch import Watch
 
 _LAST_SECONDS = 15.0
 """After the grace has passed, what a host may still take for its sweep and its last words."""
@@ -57,7 +59,7 @@ class Launch:
         self._inspections: Counter[int] = Counter()
         self._found: dict[tuple[str, str], Finding] = {}
         self._watch: Watch | None = None
-        """For hangs, from the moment the ranks go."""
+        """Of hangs, from the first silence on."""
         self._bad_hosts: tuple[str, ...] = ()
         crew.listener = self
 
@@ -83,7 +85,6 @@ class Launch:
     def go(self, plan: Plan) -> None:
         """The ranks run."""
         self.plan = plan
-        self._watch = watch = Watch(self._crew, plan, self._job.options, self._folder, self._ends)
         for host in plan.hosts:
             ranks = {
                 str(rank.local_rank): {
@@ -97,7 +98,7 @@ class Launch:
                 for rank in host.ranks
             }
             body = {"t": "go", "ranks": ranks, "echo": msgspec.to_builtins(host.echo), "monitor": self._monitor(host),
-                    "hang": watch.request(host)}  # fmt: skip
+                    "hang": self._silence(host)}  # fmt: skip
             self._crew.send(body, to=[host.node])
 
     def _monitor(self, host: HostPlan) -> Body | None:
@@ -110,6 +111,11 @@ class Launch:
             "host": host.host.name,
             "textfile": options.monitor_textfile,
         }
+
+    def _silence(self, host: HostPlan) -> Body | None:
+        """After how many seconds without output the host speaks up, and where a tool of the job's may lie."""
+        after = min(self._job.options.hang_after, self._job.options.hang_timeout)
+        return {"after": after, "beside": host.argv[0].rpartition("/")[0]} if math.isfinite(after) else None
 
     def refuse(self, decided: Decided) -> NoReturn:
         """Nothing of the user runs."""
@@ -207,8 +213,15 @@ class Launch:
             self._crew.say(f"nvrun: torchrun on {name} was stopped by somebody (SIGSTOP); there: kill -CONT {pid}")
         elif kind == "terminated":
             self._crew.end("signal", 143, f"{self._crew.names[host]}: the agent was told to end (SIGTERM)")
-        elif self._watch:
-            self._watch.message(host, body)
+        elif kind == "silent" or self._watch:
+            self._about_silence(host, body)
+
+    def _about_silence(self, host: int, body: Body) -> None:
+        from nvrun.hang.watch import Watch  # few jobs ever need it
+
+        assert self.plan is not None, "ranks that were not let go are not listened to"
+        self._watch = self._watch or Watch(self._crew, self.plan, self._job.options, self._folder, self._ends)
+        self._watch.message(host, body)
 
     def chunk(self, host: int, data: bytes) -> None:
         self._fetched_at[host] = time.monotonic()

@@ -40,8 +40,9 @@ def look(request: Dict[str, Any], ranks: Dict[int, int]) -> Dict[str, Any]:
     None).
 
     -> `ranks`: rank -> `pid`, `samples`, `threads` (name, share of the samples with this very stack, frames from the
-    innermost on), `own_cpu` and `below_cpu` (CPUs used by its process, and by processes below it), `io` (bytes read and
-    written a second, None where the kernel does not tell), `trouble`; `ras`: NCCL's answer before and after.
+    innermost on), `own_cpu` and `below_cpu` (CPUs used by its process, and by processes below it), `faults` (page
+    faults a second), `io` (bytes read and written a second, None where the kernel does not tell), `trouble` (why there
+    are no threads); `ras`: NCCL's answer before and after.
     """
     counts = [ras.ask(request["ras"])] if request["ras"] else []
     program = shutil.which("py-spy", path=request["path"])
@@ -134,7 +135,7 @@ def _frames(stack: str) -> "List[List[Any]]":
 def reason(words: str) -> str:
     """Why py-spy failed, in one line."""
     if re.search(r"permission denied|operation not permitted|os error (1|13)\b", words, re.IGNORECASE):
-        return "py-spy may not read another process here (ptrace: Yama, seccomp, or a container without SYS_PTRACE)"
+        return "py-spy may not read this process (Yama's ptrace_scope, or a rank that made itself not dumpable)"
     lines = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("py-spy>")]
     return "py-spy: " + (lines[0][:200] if lines else "it failed without a word")
 
@@ -154,50 +155,59 @@ def _is_python(pid: int) -> bool:
             return True
         with open("/proc/%d/maps" % pid) as file:
             return "libpython" in file.read()
+    except PermissionError:  # py-spy shall say so
+        return True
     except OSError:
         return False
 
 
 class _Used(NamedTuple):
-    """Counters of a rank; seconds of CPU time and bytes."""
+    """Counters of a rank; seconds of CPU time, page faults, and bytes."""
 
     own: float
     below: float
+    faults: int
     io: Optional[int]
 
 
 def _used(pid: int) -> "Optional[_Used]":
     """None where it is gone."""
-    first = _ticks(pid)
+    first = _stat(pid)
     if first is None:
         return None
-    below, io = first[1], _bytes(pid)
+    (faults, own, below), io = first, _bytes(pid)
     for child in procs.descendants(pid):
-        below += sum(_ticks(child) or (0, 0))
+        _, its, of_ended = _stat(child) or (0, 0, 0)
+        below += its + of_ended
         io = None if io is None else io + (_bytes(child) or 0)
-    return _Used(first[0] / _TICKS, below / _TICKS, io)
+    return _Used(own / _TICKS, below / _TICKS, faults, io)
 
 
-def _ticks(pid: int) -> "Optional[Tuple[int, int]]":
-    """Its own, and those of its children that have ended (proc(5))."""
+def _stat(pid: int) -> "Optional[Tuple[int, int, int]]":
+    """Page faults, CPU ticks, and those of its children that have ended (proc(5))."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open("/proc/%d/stat" % pid, "rb") as file:
             text = file.read()
-        user, system, user_children, system_children = map(int, text[text.rindex(b")") + 2 :].split()[11:15])
-        return user + system, user_children + system_children
+        fields = text[text.rindex(b")") + 2 :].split()
+        minor, major, user, system, of_ended, system_of_ended = (int(fields[at]) for at in (7, 9, 11, 12, 13, 14))
+        return minor + major, user + system, of_ended + system_of_ended
     return None
 
 
 def _bytes(pid: int) -> Optional[int]:
-    """What it has read and written, of files, pipes and sockets, as far as read(2) and write(2) count it."""
+    """What it has read and written, of files, pipes and sockets, as far as read(2) and write(2) count it, and what came
+    from a disk for it, mapped files too (proc(5))."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/%d/io" % pid) as file:
-        return sum(int(line.split()[1]) for line in file if line.startswith(("rchar", "wchar")))
+        return sum(int(line.split()[1]) for line in file if line.startswith(("rchar", "wchar", "read_bytes")))
     return None
 
 
 def _rates(before: Optional[_Used], after: Optional[_Used], elapsed: float) -> Dict[str, Any]:
     if before is None or after is None:
-        return {"own_cpu": 0.0, "below_cpu": 0.0, "io": None, "trouble": "it has ended meanwhile"}
-    io = None if before.io is None or after.io is None else max(0, after.io - before.io) / elapsed
-    below = max(0.0, after.below - before.below)
-    return {"own_cpu": (after.own - before.own) / elapsed, "below_cpu": below / elapsed, "io": io}
+        return {"own_cpu": 0.0, "below_cpu": 0.0, "faults": 0.0, "io": None, "trouble": "it has ended meanwhile"}
+    return {
+        "own_cpu": (after.own - before.own) / elapsed,
+        "below_cpu": max(0.0, after.below - before.below) / elapsed,
+        "faults": (after.faults - before.faults) / elapsed,
+        "io": None if before.io is None or after.io is None else max(0, after.io - before.io) / elapsed,
+    }

@@ -12,6 +12,8 @@ from nvrun.nccl.log_line import clean
 WIDTH = 110
 """Columns the page is made for."""
 LINES = 40
+STACK_LINES = 12
+"""Of evidence in which a stack stands, which is indented."""
 
 _CERTAINTY = ((0.9, "almost certain"), (0.7, "likely"), (0.5, "possible"), (0.0, "a guess"))
 
@@ -65,7 +67,8 @@ def _cause(finding: Finding) -> list[str]:
         lines += [f"  | {clean(line)}" for line in finding.evidence[-7:-1]]
         lines += [f"  | {line}" for line in textwrap.wrap(clean(finding.evidence[-1]), WIDTH - 4)[:3]]
     else:
-        lines += [f"  | {clean(line)}" for line in finding.evidence[:4]]
+        most = STACK_LINES if any(line.startswith("  ") for line in finding.evidence) else 4
+        lines += [f"  | {clean(line)}" for line in finding.evidence[:most]]
     if finding.observed:
         lines.append(f"  ({finding.observed})")
     if finding.remedy:

@@ -1,8 +1,8 @@
 """What was seen of ranks that write nothing -> do they move, do they hang and for whom, or can nobody say?
 
 A rank moves where its main thread was seen at more than one place, another thread was often elsewhere, processes below
-it compute (a compilation), or it reads or writes much (a download, a checkpoint). An evaluation moves. Whoever waits in
-a collective does not, however busy its CPU is. Pure.
+it compute (a compilation), it reads or writes much (a download, a checkpoint), or it fills memory. An evaluation moves.
+Whoever waits in a collective does not, however busy its CPU is. Pure.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ BELOW_CPUS = 0.1
 """CPUs that processes below a rank use: a compiler takes one, idle data loader workers wake every 5 s."""
 IO_BYTES = 100 << 10
 """Read and written a second: more than a monitor that reads /proc, less than any download or checkpoint."""
+FAULTS = 100.0
+"""Pages a second, 0.4 MB, that a rank touches for the first time: libraries are loaded, memory is filled."""
 IDLE_CPUS = 0.05
 MOST_LINES = 12
 
@@ -91,6 +93,7 @@ class Look(msgspec.Struct, frozen=True):
     threads: tuple[Thread, ...]
     own_cpu: float
     below_cpu: float
+    faults: float
     io: float | None
     trouble: str
 
@@ -169,6 +172,8 @@ def _moves(look: Look | None) -> str:
             return f"its thread {thread.name or 'without a name'} works"
     if look.below_cpu >= BELOW_CPUS:
         return f"processes below it use {look.below_cpu:.1f} CPUs"
+    if look.faults >= FAULTS:
+        return f"it touches new memory, {look.faults:.0f} pages a second"
     if look.io is not None and look.io >= IO_BYTES:
         return f"it reads or writes {look.io / 1e6:.1f} MB a second"
     return ""
@@ -202,35 +207,32 @@ def _by_stacks(seen: Sequence[Seen]) -> _Told | None:
             verb += f"; {_ranks(each.rank for each in gone)} {_have(gone)} ended"
         return _Told(tuple(each.rank for each in absent), f"{_who(absent)} {verb}", 0.9)
     if len(waiting) > 1:
-        return _differing(seen, {each.rank: calls[each.rank] or "" for each in seen}, "waits in", 0.9)
+        return _differing(seen, calls, "wait", "in", 0.9)
     places = {each.rank: str(place(each.look)) if each.look else "its end" for each in seen}
     if len(set(places.values())) > 1:
-        verb = f"waits in {next(iter(waiting))} called by" if waiting else "stands at"
-        return _differing(seen, places, verb, 0.6)
+        verb, where = ("wait", f"in {next(iter(waiting))}, called by") if waiting else ("stand", "at")
+        return _differing(seen, places, verb, where, 0.6)
     return None
 
 
-def _differing(seen: Sequence[Seen], values: Mapping[int, str], verb: str, confidence: float) -> _Told:
+def _differing(seen: Sequence[Seen], values: Mapping[int, str], verb: str, where: str, confidence: float) -> _Told:
     """Ranks that are at another place than most; none where no place has most of them."""
-    (usual, most), *rest = Counter(values.values()).most_common()
-    odd = [each for each in seen if values[each.rank] != usual]
-    others = _ranks(rank for rank, value in values.items() if value == usual)
-    missing = tuple(each.rank for each in odd) if most > rest[0][1] else ()
-    return _Told(
-        missing, f"{_who(odd[:1])} {verb} {values[odd[0].rank]}, {others} {verb} {usual}: they do not meet", confidence
-    )
+    (usual, most), (other, second), *_ = Counter(values.values()).most_common()
+    odd = [each for each in seen if values[each.rank] == other]
+    others = [each for each in seen if values[each.rank] == usual]
+    missing = tuple(each.rank for each in seen if values[each.rank] != usual) if most > second else ()
+    first, rest = (f"{_who(alike)} {verb}{'s' if len(alike) == 1 else ''} {where}" for alike in (odd, others))
+    return _Told(missing, f"{first} {other}, {rest} {usual}: they do not meet", confidence)
 
 
 def _all_alike(seen: Sequence[Seen]) -> _Told:
-    name = call(seen[0].look)
-    where = place(seen[0].look)
-    who = f"all {len(seen)} ranks" if len(seen) > 1 else f"rank {seen[0].rank} on {seen[0].host}"
-    if name and len(seen) > 1:
-        message = (
-            f"{who} wait in the same {name}, called by {where}: the transport or a GPU hangs, or its group differs"
-        )
-        return _Told((), message, 0.5)
-    return _Told((), f"{who} stand{'s' if len(seen) == 1 else ''} at {where}", 0.5)
+    name, where = call(seen[0].look), place(seen[0].look)
+    if len(seen) == 1:
+        return _Told((), f"{_who(seen)} stands at {where}", 0.5)
+    if name:
+        why = "the transport or a GPU hangs, or they mean different groups"
+        return _Told((), f"all {len(seen)} ranks wait in the same {name}, called by {where}: {why}", 0.5)
+    return _Told((), f"all {len(seen)} ranks stand at {where}", 0.5)
 
 
 def _by_ras(late: tuple[Seen, ...], told: Behind) -> _Told:

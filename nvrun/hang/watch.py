@@ -36,7 +36,7 @@ class Watch:
         self._crew, self._plan, self._folder, self._ends = crew, plan, folder, ends
         self._after = min(options.hang_after, options.hang_timeout)
         self._timeout = options.hang_timeout
-        self._seconds = max(1, round(self._after * _SHARE)) if math.isfinite(self._after) else 0
+        self._seconds = max(1, round(self._after * _SHARE))
         self._since: dict[int, float] = {}
         """Host -> since when its ranks write nothing."""
         self._numbers = itertools.count(1)
@@ -47,13 +47,6 @@ class Watch:
         self._next = 0.0
         self._said: set[str] = set()
         self.finding: Finding | None = None
-
-    def request(self, host: HostPlan) -> Body | None:
-        """What a host is told before its ranks go."""
-        if math.isinf(self._after):
-            return None
-        beside = host.argv[0].rpartition("/")[0]
-        return {"after": self._after, "beside": beside}
 
     def message(self, host: int, body: Body) -> None:
         """One of the agents': `silent`, `speaks`, or an answer."""
@@ -133,7 +126,9 @@ class Watch:
                 return msgspec.convert(body["result"], judge.HostLook, str_keys=True)
             except msgspec.ValidationError as error:
                 trouble = f"its answer is not understood: {error}"
-        look = judge.Look(pid=0, samples=0, threads=(), own_cpu=0.0, below_cpu=0.0, io=None, trouble=trouble)
+        look = judge.Look(
+            pid=0, samples=0, threads=(), own_cpu=0.0, below_cpu=0.0, faults=0.0, io=None, trouble=trouble
+        )
         return judge.HostLook(ranks={rank.rank: look for rank in self._plan.hosts[host].ranks})
 
     def _nodes(self) -> Iterable[tuple[str, str]]:

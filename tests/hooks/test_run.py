@@ -243,7 +243,7 @@ echo "h:1:1 [0] x.cc:1 NCCL WARN of no rank" >${f%.*.log}.1.log
 
 
 def test_stacks_of_the_ranks_that_still_live(tmp_path: Path) -> None:
-    if not shutil.which("py-spy"):
+    if not shutil.which("py-spy", path=os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])):
         pytest.skip("py-spy is not installed here")
     (tmp_path / "job.py").write_text(
         "import os, time\n"
@@ -264,8 +264,14 @@ def test_stacks_of_the_ranks_that_still_live(tmp_path: Path) -> None:
 
 
 def test_a_missing_py_spy_is_said_and_the_job_runs(tmp_path: Path) -> None:
-    if shutil.which("py-spy"):
-        pytest.skip("py-spy is installed here")
-    ran = nvrun(tmp_path, "--hook", "py-spy", "--no-python", "true")
-    assert ran.code == 0
+    """The same environment without its programs, and a PATH without py-spy."""
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.symlink_to(Path(sys.executable).resolve())
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), tmp_path / "venv")
+    (tmp_path / "venv" / "lib").symlink_to(Path(sys.prefix, "lib"))
+    path = [folder for folder in os.environ["PATH"].split(":") if not Path(folder, "py-spy").exists()]
+    ran = nvrun(tmp_path, "--hook", "py-spy", "--python", str(python), "--no-python", "true",
+                env={"PATH": ":".join(path)})  # fmt: skip
+    assert ran.code == 0, ran.stderr
     assert any("py-spy is not installed on" in finding["message"] for finding in ran.result["findings"])

@@ -96,7 +96,7 @@ def test_without_numactl_the_cpus_hold_and_the_rest_is_said(tmp_path: Path, tabl
 @pytest.mark.skipif(NUMACTL is None, reason="numactl is not installed")
 def test_forbidden_memory_policy_costs_only_the_memory_policy(tmp_path: Path, table: Path) -> None:
     first, second = two_cpus()
-    forbid = [sys.executable, str(HERE / "no_mempolicy.py")]
+    forbid = [sys.executable, str(HERE.parent / "lab/forbidden.py"), "set_mempolicy,mbind"]
     found = nvrun(tmp_path, "--nproc-per-node", 2, "--bind", table, prefix=forbid)
     assert {rank: cpus for rank, (cpus, _) in found.items()} == {0: str(second), 1: str(first)}
     assert "forbidden" in plan(tmp_path)[0]["binding"]["why"]

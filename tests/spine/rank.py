@@ -3,6 +3,7 @@
     ready            touch the file $READY.<rank>, so that a test knows that it runs
     deaf             ignore SIGTERM
     checkpoint:S     on SIGTERM work for S seconds, then touch $READY.<rank>.saved and exit 0
+    closed           no process of an ordinary user may look into it, as where Yama forbids ptrace
     daemon           leave a double-forked daemon with an empty environment behind
     wait             until the file $READY.go is there
     sleep            for ever
@@ -18,6 +19,7 @@ How many seconds a rank took to print or gush it writes to $READY.<rank>.took.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -57,6 +59,8 @@ def main() -> None:
             mark()
         elif name == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        elif name == "closed":
+            ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
         elif name == "checkpoint":
             signal.signal(signal.SIGTERM, partial(save, float(values[0])))
         elif name == "daemon":

@@ -1,4 +1,4 @@
-"""Runs a command in which set_mempolicy and mbind fail with EPERM, as in a container without CAP_SYS_NICE."""
+"""Runs a command in which system calls fail with EPERM, as in a container: forbidden.py ptrace,mbind COMMAND..."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import platform
 import struct
 import sys
 
-SYSCALLS = {"x86_64": (237, 238), "aarch64": (235, 237)}[platform.machine()]  # mbind, set_mempolicy
+NUMBERS = {
+    "x86_64": {"ptrace": 101, "mbind": 237, "set_mempolicy": 238, "process_vm_readv": 310},
+    "aarch64": {"ptrace": 117, "mbind": 235, "set_mempolicy": 237, "process_vm_readv": 270},
+}[platform.machine()]
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
 ALLOW, EPERM = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO | EPERM
 
 
 def main() -> None:
-    rules = [(LOAD, 0, 0, 0), (EQUAL, 2, 0, SYSCALLS[0]), (EQUAL, 1, 0, SYSCALLS[1]), (RETURN, 0, 0, ALLOW),
-             (RETURN, 0, 0, EPERM)]  # fmt: skip
+    names = sys.argv[1].split(",")
+    compare = [(EQUAL, len(names) - place, 0, NUMBERS[name]) for place, name in enumerate(names)]
+    rules = [(LOAD, 0, 0, 0), *compare, (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, EPERM)]
     code = b"".join(struct.pack("HBBI", *rule) for rule in rules)
     buffer = ctypes.create_string_buffer(code)
     program = struct.pack("HxxxxxxP", len(rules), ctypes.addressof(buffer))
@@ -24,7 +28,7 @@ def main() -> None:
         raise OSError(ctypes.get_errno(), "no_new_privs")
     if libc.prctl(22, 2, program):  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
         raise OSError(ctypes.get_errno(), "seccomp")
-    os.execvp(sys.argv[1], sys.argv[1:])
+    os.execvp(sys.argv[2], sys.argv[2:])
 
 
 main()
