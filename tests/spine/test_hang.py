@@ -31,7 +31,7 @@ def test_a_rank_that_goes_another_way(lab: Lab, place: Path) -> None:
     flags = ["--run-dir", f"{place}/runs", "--nproc-per-node", "2", "--check", "quick", "--in", within]
     limits = ["--hang-after", "2", "--hang-timeout", "5"]
     argv = command(lab, "ssh", ("a", "b"), [*flags, *limits, PHASES, "4.5"], place)
-    done = lab.run(argv, user="ada", timeout=90)
+    done = lab.run(argv, user="ada", timeout=180)
     assert done.returncode == 124, done.stderr
     assert done.stdout.count("trains") == 4, "nothing was ended before"
     found = "rank 3 on b waits in recv, ranks 0-2 on a, b wait in all_reduce: they do not meet"
