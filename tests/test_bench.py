@@ -322,10 +322,10 @@ def test_two_hosts_are_benched_within_and_across(lab: Lab, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_on_gloo_the_search_keeps_the_default(lab: Lab, tmp_path: Path) -> None:
     """NCCL's variables do nothing there: whatever differs is noise, of which two cores have plenty."""
-    code, out, err = nvrun(lab, tmp_path, "tune", "--nproc-per-node", "1", "--messages", "64K*10", "--budget", "120")
+    code, out, err = nvrun(lab, tmp_path, "tune", "--nproc-per-node", "1", "--messages", "64K*10", "--budget", "100")
     assert code == 0, err
     found: dict[str, Any] = json.loads(out)
     print(found["outcome"]["why"], found["outcome"]["trials"])
     assert not any(found["outcome"]["config"])
-    assert found["outcome"]["trials"] > 40
+    assert found["outcome"]["trials"] > 30
     assert found["preset"] is None

@@ -42,6 +42,10 @@ class Schedule(Frozen, frozen=True, kw_only=True):
     """For the timed calls of one point."""
     deadline: float
     """Seconds after which a trial is killed."""
+    slowest: float | None = None
+    """Every later trial is killed after so many times what the first one took, if that is sooner."""
+    least_deadline: float = 10.0
+    """Seconds that a trial has whatever the first one took."""
     load: tuple[int, int] | None = None
     """Calls and matrix products that run beside each other; None: as many as take equally long."""
     most_bytes: Mapping[str, int] = {}

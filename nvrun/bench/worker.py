@@ -46,12 +46,13 @@ def conduct(schedule: dict[str, Any]) -> None:
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, world = next(iter(rendezvous("env://", timeout=timedelta(seconds=300))))
+    deadline = schedule["deadline"]
     for number, (which, overlap) in enumerate(schedule["order"]):
         began = time.monotonic()
         pid = os.fork()
         if pid == 0:
             _child(schedule, number, which, overlap, rank, world)
-        _wait(pid, store, number, rank, schedule["deadline"])
+        _wait(pid, store, number, rank, deadline)
         if store.add(f"{number}/ended", 1) == world:
             store.set(f"{number}/next", b"1")
         store.wait([f"{number}/next"], timedelta(seconds=schedule["deadline"] + 60))
@@ -60,6 +61,9 @@ def conduct(schedule: dict[str, Any]) -> None:
             reasons = [key for key in (f"{number}/died", f"{number}/failed") if store.check([key])]
             failed = store.get(reasons[0]).decode() if reasons else None
             say(trial=number, environment=which, seconds=time.monotonic() - began, failed=failed)
+        if number == 0 and schedule["slowest"]:
+            took = time.monotonic() - began
+            deadline = min(deadline, max(schedule["least_deadline"], schedule["slowest"] * took))
 
 
 def _wait(pid: int, store: Any, number: int, rank: int, deadline: float) -> None:

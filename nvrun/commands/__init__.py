@@ -105,7 +105,7 @@ COMMANDS: dict[str, Command] = {
         flags=(
             Flag("--messages", "LIST", "messages of a step, all-reduce:25MiB*40,...; or --model-size N: DDP's"),
             Flag("--trace", "FILE", "messages as torch.profiler's Chrome trace has them"),
-            Flag("--budget", "SECONDS", "time for trials, about (600)"),
+            Flag("--budget", "SECONDS", "time for the search, about (600)"),
         ),
     ),
     "report": Command("a run as one HTML page that opens offline; two runs side by side", "[RUN [RUN]]"),

@@ -44,8 +44,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     space = space_for(facts, user=users_variables(placed) | _of_presets(placed))
     note(f"{space.grid} settings of {', '.join(each.name for each in space.dimensions) or 'nothing'}; {profile.source}")
     measure = Trials(job.read(invocation, environ), space, profile, environ, note)
-    allowed = min(max(space.grid // 4, FEWEST), int(budget / measure.wall))
-    outcome = search(space, measure, trials=allowed, seed=random.getrandbits(30))
+    allowed = max(space.grid // 4, FEWEST)
+    outcome = search(space, measure, trials=allowed, seconds=budget, seed=random.getrandbits(30))
     evidence = Evidence(
         hardware=description(facts),
         date=time.strftime("%Y-%m-%d"),
@@ -116,6 +116,8 @@ def _lines(space: Space, outcome: Outcome, path: str | None) -> Iterator[str]:
     for finalist in outcome.finalists:
         change = 1 / finalist.against.ratio - 1
         yield f"in fresh pairs with the default: {change:+.1%}  {_shown(space, finalist.config)}"
+        if finalist.overlap:
+            yield f"  beside a matrix product a step takes {finalist.overlap.ratio - 1:+.1%}"
         if finalist.refused:
             yield f"  not taken: {finalist.refused}"
     yield f"{outcome.why} ({outcome.trials} trials)"

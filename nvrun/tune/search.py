@@ -1,9 +1,11 @@
 """The search: a space and a way to measure in, a verdict out. Pure but for what `measure` does.
 
-1. Every option alone, once. 2. The combinations that the sum of these effects promises most of. 3. Every change of one
-option of the best few so far, and of single options with a strong effect: this finds what helps only together.
-4. Halving: the best few again and again, fewer each time. 5. The best one or two against the default in fresh pairs of
-trials, so that luck in the choice is no evidence. 6. What takes compute from a training step, beside a matrix product.
+1. Every option alone, and what is known to help together, once. 2. The combinations that the sum of these effects
+promises most of. 3. Every change of one option of the best few so far, and of single options with a strong effect:
+this finds what helps only together. 4. Halving: the best few again and again, fewer each time. 5. The best one or two
+against the default in fresh pairs of trials, so that luck in the choice is no evidence, and what takes compute from a
+training step beside a matrix product too. Where trials or time are short, 4 and 5 are brief: the evidence for a gain
+is then fewer pairs that all agree.
 
 The default runs among the others in every batch and each result is held against its neighbours, so that slow drift of
 the machine counts for nothing.
@@ -21,11 +23,8 @@ from nvrun.bench.paired import Paired, paired
 from nvrun.model import Frozen
 from nvrun.tune.space import Config, Space, default, takes_compute
 
-PAIRS = 16
-"""Fresh pairs of trials, the default and a finalist."""
-OVERLAP_PAIRS = 6
 SURE = 0.01
-"""p of the sign test up to which a gain counts: at least 14 of 16 pairs must agree."""
+"""p of the sign test up to which a gain counts: at least 14 of 16 pairs must agree, or 9 of 9."""
 LEAST_GAIN = 0.02
 """What is less is not worth a setting that the next NCCL may handle better by itself."""
 TIE = 0.01
@@ -37,10 +36,32 @@ WIDTH = 3
 """Of how many settings the neighbours are tried."""
 STRONG = 0.1
 """A single option with such a gain is tried with all others, since it may depend on one of them."""
-HALVING = ((6, 1), (4, 2), (2, 3))
-"""(settings, further trials of each)."""
-_HALVING_TRIALS = 24
-"""What the halving takes, the default between included."""
+
+
+class Effort(Frozen, frozen=True, kw_only=True):
+    """What the end of a search takes."""
+
+    halving: tuple[tuple[int, int], ...]
+    """(settings, further trials of each)."""
+    halving_trials: int
+    """What that takes, the default between included."""
+    pairs: int
+    """Fresh pairs of trials, the default and a finalist."""
+    beside: int
+    """Such pairs beside a matrix product."""
+
+    @property
+    def final(self) -> int:
+        """Trials of one finalist."""
+        return 2 * self.pairs + 2 * self.beside
+
+    @property
+    def trials(self) -> int:
+        return self.halving_trials + self.final
+
+
+THOROUGH = Effort(halving=((6, 1), (4, 2), (2, 3)), halving_trials=24, pairs=16, beside=6)
+BRIEF = Effort(halving=((3, 2),), halving_trials=8, pairs=9, beside=3)
 
 
 class Trial(Frozen, frozen=True, kw_only=True):
@@ -58,6 +79,8 @@ class Sample(Frozen, frozen=True, kw_only=True):
     """For the job's messages; beside a product until both are done. None where it failed."""
     failed: str = ""
     """Its deadline, an error, a wrong result."""
+    cost: float = 0.0
+    """Seconds of the budget that it took, its share of the job's start included."""
 
 
 Measure = Callable[[Sequence[Trial]], Sequence[Sample]]
@@ -70,7 +93,7 @@ class Finalist(Frozen, frozen=True, kw_only=True):
     config: Config
     against: Paired
     overlap: Paired | None = None
-    """None where it was not measured: the setting takes no compute, or did not win before."""
+    """None where it was not measured: the setting takes no compute."""
     refused: str = ""
     """Why it is not taken; empty where it could be."""
 
@@ -89,50 +112,67 @@ class Outcome(Frozen, frozen=True, kw_only=True):
     """Every setting that was tried, and its seconds over the default's, as far as it was measured."""
 
 
-def search(space: Space, measure: Measure, *, trials: int, seed: int = 0) -> Outcome:
-    """Looks for a setting that beats the default beyond the noise, with at most `trials` trials; a quarter of
-    `space.grid` is plenty for a hundred settings and more."""
-    return _Search(space, measure, trials, Random(seed)).outcome()
+def search(space: Space, measure: Measure, *, trials: int, seconds: float = math.inf, seed: int = 0) -> Outcome:
+    """Looks for a setting that beats the default beyond the noise, with at most `trials` trials that take about
+    `seconds` together; a quarter of `space.grid` is plenty for a hundred settings and more."""
+    return _Search(space, measure, trials, seconds, Random(seed)).outcome()
 
 
 class _Search:
-    def __init__(self, space: Space, measure: Measure, trials: int, random: Random) -> None:
+    def __init__(self, space: Space, measure: Measure, trials: int, seconds: float, random: Random) -> None:
         self._space, self._measure, self._random = space, measure, random
-        self._left, self._used = trials, 0
+        self._trials, self._seconds = trials, seconds
+        self._used, self._spent = 0, 0.0
         self._default = default(space)
         self._logs: dict[Config, list[float]] = {}
         self._failed: dict[Config, str] = {}
 
+    @property
+    def _left(self) -> int:
+        """Trials that may still be made, where the next ones take as long as those so far."""
+        left = self._trials - self._used
+        if not self._spent or math.isinf(self._seconds):
+            return left
+        return min(left, max(0, int((self._seconds - self._spent) / (self._spent / self._used))))
+
+    def _effort(self, least: int) -> Effort | None:
+        """What the trials left allow, besides `least` more."""
+        return next((effort for effort in (THOROUGH, BRIEF) if self._left >= effort.trials + least), None)
+
     def outcome(self) -> Outcome:
-        final = 2 * PAIRS + 2 * OVERLAP_PAIRS + _HALVING_TRIALS
         if self._space.grid < 2:
             return self._kept("there is nothing to search: all settings are the user's own")
-        if self._left < final + BETWEEN:
+        effort = self._effort(BETWEEN)
+        if effort is None:
             return self._kept(f"{self._left} trials are too few to tell a gain from the noise")
-        self._left -= final
-        self._screen(list(self._neighbours(self._default)))
+        self._screen([*self._neighbours(self._default), *self._space.together], effort.trials)
         if self._default in self._failed:
             return self._kept(f"the default itself failed: {self._failed[self._default]}")
-        self._screen(list(islice(self._promising(), PROMISING)))
+        effort = self._effort(0)
+        if effort is None:
+            return self._kept(f"{self._seconds:.0f} s are too few to tell a gain from the noise")
+        self._screen(list(islice(self._promising(), PROMISING)), effort.trials)
         seen: set[Config] = {self._default}
-        while near_to := [config for config in self._worth_a_look() if config not in seen]:
-            seen.add(near_to[0])
-            self._screen([near for near in self._neighbours(near_to[0]) if near not in self._logs])
-        self._left += _HALVING_TRIALS
-        for count, repeats in HALVING:
+        while self._room(effort.trials) and (near := [each for each in self._worth_a_look() if each not in seen]):
+            seen.add(near[0])
+            self._screen([other for other in self._neighbours(near[0]) if other not in self._logs], effort.trials)
+        for count, repeats in effort.halving:
             contenders = [config for config in self._ranking()[:count] if config != self._default]
-            self._screen(contenders * repeats)
-        self._left += final - _HALVING_TRIALS
-        return self._decide()
+            self._screen(contenders * repeats, effort.final)
+        return self._decide(self._effort(-effort.halving_trials) or BRIEF)
 
     # -- finding candidates
 
-    def _screen(self, configs: list[Config]) -> None:
+    def _room(self, kept: int) -> int:
+        """Settings that may be screened where `kept` trials are for later: the default takes its turns between."""
+        left = self._left - kept
+        return max(0, left - 2 - left // (BETWEEN + 1))
+
+    def _screen(self, configs: list[Config], kept: int) -> None:
         """One trial of each, as far as they are allowed, in random order with the default between them."""
         configs = [config for config in configs if config not in self._failed]
         self._random.shuffle(configs)
-        room = self._left - 2 - self._left // (BETWEEN + 1)
-        configs = configs[: max(0, room)]
+        configs = configs[: self._room(kept)]
         if not configs:
             return
         order = [self._default]
@@ -191,20 +231,16 @@ class _Search:
 
     # -- the verdict
 
-    def _decide(self) -> Outcome:
+    def _decide(self, effort: Effort) -> Outcome:
         finalists: list[Finalist] = []
         ranking = [config for config in self._ranking() if config != self._default]
         chosen = ranking[:1]
         if chosen and takes_compute(self._space, chosen[0]):
             chosen += [config for config in ranking if not takes_compute(self._space, config)][:1]
         for config in chosen:
-            against = self._pairs(config, PAIRS, overlap=False)
-            if against is None:
+            finalist = self._against(config, effort)
+            if finalist is None:
                 continue
-            finalist = Finalist(config=config, against=against, refused=_no_gain(against))
-            if not finalist.refused and takes_compute(self._space, config):
-                beside = self._pairs(config, OVERLAP_PAIRS, overlap=True)
-                finalist = Finalist(config=config, against=against, overlap=beside, refused=_loses(beside))
             finalists.append(finalist)
             if not finalist.refused:
                 break
@@ -213,31 +249,30 @@ class _Search:
             why = finalists[0].refused if finalists else "no setting was measured to the end"
             return self._kept(why, finalists)
         gain = f"{(1 / taken.against.ratio - 1) * 100:.1f} % faster than the default"
-        return self._ended(taken.config, f"{gain} (p = {taken.against.p:.2g}, {PAIRS} pairs)", finalists)
+        return self._ended(taken.config, f"{gain} (p = {taken.against.p:.2g}, {taken.against.pairs} pairs)", finalists)
 
-    def _pairs(self, config: Config, count: int, *, overlap: bool) -> Paired | None:
-        """Fresh pairs, the order within a pair changing from one to the next; None where too few came to their end."""
-        if self._left < 2 * count:
+    def _against(self, config: Config, effort: Effort) -> Finalist | None:
+        """Fresh pairs with the default, then, for what takes compute, pairs beside a matrix product; the order within
+        a pair changes from one to the next. None where too few came to their end."""
+        takes = takes_compute(self._space, config)
+        count, beside = effort.pairs, effort.beside if takes else 0
+        if self._trials - self._used < 2 * (count + beside):
             return None
-        order = [pair for at in range(count) for pair in ((0, 1) if at % 2 == 0 else (1, 0))]
         both = (self._default, config)
-        samples = self._run([Trial(config=both[which], overlap=overlap) for which in order])
-        seconds: tuple[list[float], list[float]] = ([], [])
-        for at in range(0, len(order), 2):
-            pair = dict(zip(order[at : at + 2], samples[at : at + 2], strict=True))
-            a, b = pair[0], pair[1]
-            if a is not None and b is not None:
-                seconds[0].append(a)
-                seconds[1].append(b)
-        if config in self._failed or len(seconds[0]) < count - 1:
+        order = [pair for at in range(count + beside) for pair in ((0, 1) if at % 2 == 0 else (1, 0))]
+        samples = self._run([Trial(config=both[which], overlap=at >= 2 * count) for at, which in enumerate(order)])
+        alone = _paired(order[: 2 * count], samples[: 2 * count])
+        together = _paired(order[2 * count :], samples[2 * count :]) if takes else None
+        if config in self._failed or alone is None or alone.pairs < count - 1:
             return None
-        return paired(*seconds)
+        refused = _no_gain(alone) or (_loses(together) if takes else "")
+        return Finalist(config=config, against=alone, overlap=together, refused=refused)
 
     def _run(self, trials: list[Trial]) -> list[float | None]:
-        self._left -= len(trials)
         self._used += len(trials)
         samples = self._measure(trials)
         for trial, sample in zip(trials, samples, strict=True):
+            self._spent += sample.cost
             if sample.seconds is None:
                 self._failed.setdefault(trial.config, sample.failed)
         return [sample.seconds for sample in samples]
@@ -254,6 +289,18 @@ class _Search:
             failed=tuple(self._failed.items()),
             ratios=tuple((tried, math.exp(median(logs))) for tried, logs in self._logs.items()),
         )
+
+
+def _paired(order: Sequence[int], samples: Sequence[float | None]) -> Paired | None:
+    """The second of two settings against the first; pairs of which one failed are left out."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for at in range(0, len(order), 2):
+        pair = dict(zip(order[at : at + 2], samples[at : at + 2], strict=True))
+        a, b = pair[0], pair[1]
+        if a is not None and b is not None:
+            seconds[0].append(a)
+            seconds[1].append(b)
+    return paired(*seconds) if seconds[0] else None
 
 
 def _no_gain(against: Paired) -> str:

@@ -36,21 +36,23 @@ class Dimension(Frozen, frozen=True, kw_only=True):
     options: tuple[Option, ...]
 
 
+Config = tuple[int, ...]
+"""For each dimension 0 for unset, n for its n-th option."""
+
+
 class Space(Frozen, frozen=True, kw_only=True):
     """What may be searched, and what not and why."""
 
     dimensions: tuple[Dimension, ...]
     pinned: Mapping[str, str] = {}
     """Dimension -> the user's variable that settles it."""
+    together: tuple[Config, ...] = ()
+    """Settings of several dimensions that are tried as early as single ones: what is known to help only together."""
 
     @property
     def grid(self) -> int:
         """Settings of an exhaustive search, the default among them."""
         return prod(len(dimension.options) + 1 for dimension in self.dimensions)
-
-
-Config = tuple[int, ...]
-"""For each dimension 0 for unset, n for its n-th option."""
 
 
 def default(space: Space) -> Config:
@@ -88,7 +90,17 @@ def space_for(facts: Sequence[HostFacts], *, user: Collection[str] = ()) -> Spac
             pinned[dimension.name] = settled
         elif all((row := catalogue.find(name)) and catalogue.reads_at(row, loaded) for name in names):
             dimensions.append(dimension)
-    return Space(dimensions=tuple(dimensions), pinned=pinned)
+    return Space(dimensions=tuple(dimensions), pinned=pinned, together=tuple(_together(dimensions)))
+
+
+def _together(dimensions: Sequence[Dimension]) -> Iterator[Config]:
+    """NCCL has its sockets per channel, and few channels over a network by itself: 2 threads with 2 sockets each and 8
+    channels gave six times the default between two hosts over veth (2x H200, 2026-11-29)."""
+    names = [dimension.name for dimension in dimensions]
+    if "sockets" in names and "CTAs" in names:
+        sockets, ctas = names.index("sockets"), names.index("CTAs")
+        for option in range(1, len(dimensions[sockets].options) + 1):
+            yield tuple(option if at == sockets else int(at == ctas) for at in range(len(dimensions)))
 
 
 def _dimensions(loaded: Version, kinds: Set[str | None]) -> Iterator[Dimension]:

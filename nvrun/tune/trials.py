@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -16,45 +17,53 @@ from nvrun.tune.profile import Profile, seconds
 from nvrun.tune.search import Sample, Trial
 from nvrun.tune.space import Space, default, env_of
 
-_FIRST_DEADLINE = 120.0
+_DEADLINE = 120.0
 _SLOWEST = 4.0
 """A setting that takes so many times as long as the default is no candidate: its trial is ended."""
 _LEAST_DEADLINE = 10.0
 
 
 class Trials:
-    """Measures settings for a profile. The first two trials are the default's: they tell how long a trial takes, how
-    long the next ones may take, and how many matrix products go beside the messages."""
+    """Measures settings for a profile. The first two trials of all are the default's: they tell how long the others may
+    take, and how many matrix products go beside the messages."""
 
     def __init__(
         self, job: Job, space: Space, profile: Profile, environ: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
         self._job, self._space, self._profile, self._environ, self._say = job, space, profile, environ, say
         self._load: tuple[int, int] | None = None
-        self._deadline = _FIRST_DEADLINE
+        self._deadline = _DEADLINE
         self.setup: Setup | None = None
-        first = [Trial(config=default(space)), Trial(config=default(space), overlap=True)]
-        results, samples = self._run(first)
-        failed = next((sample.failed for sample in samples if sample.seconds is None), None)
-        if failed is not None:
-            raise NvrunError(f"NCCL's own settings cannot be measured: {failed}", hint="nvrun bench")
-        self.setup = results.setup
-        self.wall = max(end.seconds for end in results.trials)
-        """Seconds of a trial, its start and end included."""
-        self._load = next(record.load for record in results.records if record.load)
-        self._deadline = max(_LEAST_DEADLINE, _SLOWEST * self.wall)
-        options = dataclasses.replace(job.options, check="off")  # they were made a moment ago
-        self._job = msgspec.structs.replace(job, options=options)
 
     def __call__(self, trials: Sequence[Trial]) -> list[Sample]:
-        return self._run(trials)[1]
+        return self._run(trials) if self.setup else self._first(trials)
 
-    def _run(self, trials: Sequence[Trial]) -> tuple[Results, list[Sample]]:
+    def _first(self, trials: Sequence[Trial]) -> list[Sample]:
+        own = [Trial(config=default(self._space)), Trial(config=default(self._space), overlap=True)]
+        samples = self._run([*own, *trials])
+        failed = next((sample.failed for sample in samples[:2] if sample.seconds is None), None)
+        if failed is not None:
+            raise NvrunError(f"NCCL's own settings cannot be measured: {failed}", hint="nvrun bench")
+        options = dataclasses.replace(self._job.options, check="off")  # they were made a moment ago
+        self._job = msgspec.structs.replace(self._job, options=options)
+        extra = sum(sample.cost for sample in samples[:2]) / max(1, len(trials))
+        return [msgspec.structs.replace(sample, cost=sample.cost + extra) for sample in samples[2:]]
+
+    def _run(self, trials: Sequence[Trial]) -> list[Sample]:
         schedule = schedule_of(self._space, self._profile, trials, load=self._load, deadline=self._deadline)
+        begun = time.monotonic()
         done = session.run(self._job, schedule, self._environ, self._say)
+        cost = (time.monotonic() - begun) / len(trials)
         if done.result.exit_code:  # not a trial that failed, the job: a signal, a host that was lost
             raise session.NotMeasured(f"the search ended early: {done.result.ended_by}", done.result.exit_code)
-        return done.results, [sample_of(done.results, self._profile, at, trial) for at, trial in enumerate(trials)]
+        results = done.results
+        if self._load is None:
+            self.setup = results.setup
+            self._load = next((record.load for record in results.records if record.load), None)
+            first = next((end.seconds for end in results.trials if end.trial == 0), _DEADLINE)
+            self._deadline = min(_DEADLINE, max(_LEAST_DEADLINE, _SLOWEST * first))
+        samples = [sample_of(results, self._profile, at, trial) for at, trial in enumerate(trials)]
+        return [msgspec.structs.replace(sample, cost=cost) for sample in samples]
 
 
 def schedule_of(
@@ -69,6 +78,8 @@ def schedule_of(
         beside=(profile.heaviest,),
         seconds=0.1,
         deadline=deadline,
+        slowest=_SLOWEST,
+        least_deadline=_LEAST_DEADLINE,
         load=load,
         seed=random.getrandbits(30),
     )

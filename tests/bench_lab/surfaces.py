@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from random import Random
 
+import msgspec
+
 from nvrun.tune.search import Sample, Trial
 from nvrun.tune.space import Config, Dimension, Option, Space, env_of
 
@@ -52,13 +54,19 @@ class Machine:
     seed: int
     noise: float = 0.01
     drift: float = 0.05
+    start: float = 0.0
+    """Seconds that a batch of trials takes beside them; a trial takes 2.0."""
     trials: list[Trial] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
 
     def __call__(self, trials: Sequence[Trial]) -> list[Sample]:
-        return [self._one(trial) for trial in trials]
+        cost = 2.0 + self.start / len(trials)
+        found = [msgspec.structs.replace(self._one(trial), cost=cost) for trial in trials]
+        self.samples += found
+        return found
 
     def _one(self, trial: Trial) -> Sample:
         self.trials.append(trial)
