@@ -1,8 +1,8 @@
 """A study on a machine with two GPUs, by hand: NCCL under nvrun on one host, and on the same two GPUs as two hosts.
 
-    python tests/gpu/two_gpus.py OUT [part ...]        parts: spine hosts preflight layers sockets odd deep
+    python -m tests.gpu.two_gpus OUT [part ...]        parts: spine hosts preflight layers sockets odd deep
 
-The two hosts are network namespaces made by pyroute2, one GPU each, told apart by NCCL_HOSTID, reached by `--rsh`.
+The two hosts are those of two_hosts.py. What came later is study.py.
 Writes OUT/two_gpus.json and what every run printed. NVLink multicast stays as the user has set it: the study refuses to
 start unless NCCL_NVLS_ENABLE=0.
 """
@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.gpu import two_hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
@@ -81,41 +83,7 @@ def spine() -> None:
     (OUT / "nccl_two_ranks.log").write_text(logs)
 
 
-def make_hosts() -> str:
-    """Two namespaces `one` and `two` on a bridge; returns the `--rsh` template that reaches them."""
-    from pyroute2 import IPRoute, NetNS, netns
-
-    with IPRoute() as ip:
-        ip.link("add", ifname="nvbr", kind="bridge")
-        bridge = ip.link_lookup(ifname="nvbr")[0]
-        ip.link("set", index=bridge, state="up")
-        for number, name in enumerate(("one", "two"), start=1):
-            netns.create(name)
-            ip.link("add", ifname=f"nv{number}", kind="veth", peer={"ifname": f"in{number}"})
-            outer, inner = ip.link_lookup(ifname=f"nv{number}")[0], ip.link_lookup(ifname=f"in{number}")[0]
-            ip.link("set", index=outer, master=bridge, state="up")
-            ip.link("set", index=inner, net_ns_fd=name)
-            with NetNS(name) as inside:
-                link = inside.link_lookup(ifname=f"in{number}")[0]
-                inside.addr("add", index=link, address=f"10.99.0.{number}", prefixlen=24)
-                inside.link("set", index=link, state="up")
-                inside.link("set", index=inside.link_lookup(ifname="lo")[0], state="up")
-    with open("/etc/hosts", "a") as file:
-        file.write("10.99.0.1 one\n10.99.0.2 two\n")
-    script = OUT / "rsh.sh"
-    script.write_text(
-        "#!/bin/sh\n# HOST COMMAND...: on that host, with its GPU; the environment is kept\n"
-        "host=$1; shift\n"
-        "case $host in one) gpu=0;; two) gpu=1;; esac\n"
-        "export CUDA_VISIBLE_DEVICES=$gpu NCCL_HOSTID=$host\n"
-        'exec nsenter --net=/var/run/netns/$host unshare --uts sh -c \'hostname "$0" && exec "$@"\' "$host" "$@"\n'
-    )
-    script.chmod(0o755)
-    return f"{script} {{host}}"
-
-
-def hosts(rsh: str) -> None:
-    common = ["--hosts", "one,two", "--rsh", rsh, "--nproc-per-node", "1"]
+def hosts(common: list[str]) -> None:
     nvrun("two hosts check", "check", *common)
     done = nvrun("two hosts train", *common, TRAIN, "--steps", "200")
     logs = nccl_logs()
@@ -235,14 +203,13 @@ def main() -> None:
         sys.exit(f"this study runs only with {KEPT} in the environment")
     WORK.mkdir(parents=True, exist_ok=True)
     parts = sys.argv[2:] or ["spine", "hosts", "preflight", "layers", "sockets"]
-    rsh = make_hosts() if {"hosts", "sockets"} & set(parts) else ""
-    two = ["--hosts", "one,two", "--rsh", rsh, "--nproc-per-node", "1"]
+    two = two_hosts.make(OUT) if {"hosts", "sockets"} & set(parts) else []
     for part in parts:
         try:
             if part == "spine":
                 spine()
             elif part == "hosts":
-                hosts(rsh)
+                hosts(two)
             elif part == "preflight":
                 preflight()
             elif part == "layers":
