@@ -19,6 +19,8 @@ from itertools import islice, product
 from random import Random
 from statistics import mean, median
 
+import msgspec
+
 from nvrun.bench.paired import Paired, paired
 from nvrun.model import Frozen
 from nvrun.tune.space import Config, Space, default, takes_compute
@@ -59,9 +61,15 @@ class Effort(Frozen, frozen=True, kw_only=True):
     def trials(self) -> int:
         return self.halving_trials + self.final
 
+    @property
+    def calls(self) -> int:
+        """Of `measure`."""
+        return len(self.halving) + 1
+
 
 THOROUGH = Effort(halving=((6, 1), (4, 2), (2, 3)), halving_trials=24, pairs=16, beside=6)
 BRIEF = Effort(halving=((3, 2),), halving_trials=8, pairs=9, beside=3)
+LEAST = Effort(halving=(), halving_trials=0, pairs=9, beside=2)
 
 
 class Trial(Frozen, frozen=True, kw_only=True):
@@ -80,7 +88,9 @@ class Sample(Frozen, frozen=True, kw_only=True):
     failed: str = ""
     """Its deadline, an error, a wrong result."""
     cost: float = 0.0
-    """Seconds of the budget that it took, its share of the job's start included."""
+    """Seconds of the budget that it took."""
+    start: float = 0.0
+    """Seconds that all samples of a call took together besides: a job starts."""
 
 
 Measure = Callable[[Sequence[Trial]], Sequence[Sample]]
@@ -122,57 +132,63 @@ class _Search:
     def __init__(self, space: Space, measure: Measure, trials: int, seconds: float, random: Random) -> None:
         self._space, self._measure, self._random = space, measure, random
         self._trials, self._seconds = trials, seconds
-        self._used, self._spent = 0, 0.0
+        self._used = 0
+        self._spent, self._own, self._start = 0.0, 0.0, 0.0
         self._default = default(space)
         self._logs: dict[Config, list[float]] = {}
         self._failed: dict[Config, str] = {}
 
-    @property
-    def _left(self) -> int:
-        """Trials that may still be made, where the next ones take as long as those so far."""
+    def _left(self, calls: int) -> int:
+        """Trials that may still be made in so many calls, where each takes as long as those so far."""
         left = self._trials - self._used
         if not self._spent or math.isinf(self._seconds):
             return left
-        return min(left, max(0, int((self._seconds - self._spent) / (self._spent / self._used))))
+        seconds = self._seconds - self._spent - calls * self._start
+        return min(left, max(0, int(seconds / (self._own / self._used))))
 
-    def _effort(self, least: int) -> Effort | None:
-        """What the trials left allow, besides `least` more."""
-        return next((effort for effort in (THOROUGH, BRIEF) if self._left >= effort.trials + least), None)
+    def _effort(self) -> Effort | None:
+        """The end that is still possible."""
+        efforts = (effort for effort in (THOROUGH, BRIEF, LEAST) if self._left(effort.calls) >= effort.trials)
+        return next(efforts, None)
 
     def outcome(self) -> Outcome:
         if self._space.grid < 2:
             return self._kept("there is nothing to search: all settings are the user's own")
-        effort = self._effort(BETWEEN)
+        effort = next((each for each in (THOROUGH, BRIEF) if self._trials >= each.trials + BETWEEN), None)
         if effort is None:
-            return self._kept(f"{self._left} trials are too few to tell a gain from the noise")
-        self._screen([*self._neighbours(self._default), *self._space.together], effort.trials)
+            return self._kept(f"{self._trials} trials are too few to tell a gain from the noise")
+        self._screen([*self._neighbours(self._default), *self._space.together], effort)
         if self._default in self._failed:
             return self._kept(f"the default itself failed: {self._failed[self._default]}")
-        effort = self._effort(0)
+        effort = self._effort()
         if effort is None:
             return self._kept(f"{self._seconds:.0f} s are too few to tell a gain from the noise")
-        self._screen(list(islice(self._promising(), PROMISING)), effort.trials)
+        self._screen(list(islice(self._promising(), PROMISING)), effort)
         seen: set[Config] = {self._default}
-        while self._room(effort.trials) and (near := [each for each in self._worth_a_look() if each not in seen]):
+        while self._room(effort) and (near := [each for each in self._worth_a_look() if each not in seen]):
             seen.add(near[0])
-            self._screen([other for other in self._neighbours(near[0]) if other not in self._logs], effort.trials)
-        for count, repeats in effort.halving:
+            self._screen([other for other in self._neighbours(near[0]) if other not in self._logs], effort)
+        effort = self._effort() or LEAST
+        for at, (count, repeats) in enumerate(effort.halving):
             contenders = [config for config in self._ranking()[:count] if config != self._default]
-            self._screen(contenders * repeats, effort.final)
-        return self._decide(self._effort(-effort.halving_trials) or BRIEF)
+            self._screen(
+                contenders * repeats,
+                msgspec.structs.replace(effort, halving=effort.halving[at + 1 :], halving_trials=0),
+            )
+        return self._decide(effort)
 
     # -- finding candidates
 
-    def _room(self, kept: int) -> int:
-        """Settings that may be screened where `kept` trials are for later: the default takes its turns between."""
-        left = self._left - kept
+    def _room(self, effort: Effort) -> int:
+        """Settings that may be screened now where `effort` is for later: the default takes its turns between."""
+        left = self._left(1 + effort.calls) - effort.trials
         return max(0, left - 2 - left // (BETWEEN + 1))
 
-    def _screen(self, configs: list[Config], kept: int) -> None:
+    def _screen(self, configs: list[Config], effort: Effort) -> None:
         """One trial of each, as far as they are allowed, in random order with the default between them."""
         configs = [config for config in configs if config not in self._failed]
         self._random.shuffle(configs)
-        configs = configs[: self._room(kept)]
+        configs = configs[: self._room(effort)]
         if not configs:
             return
         order = [self._default]
@@ -238,6 +254,8 @@ class _Search:
         if chosen and takes_compute(self._space, chosen[0]):
             chosen += [config for config in ranking if not takes_compute(self._space, config)][:1]
         for config in chosen:
+            if config != chosen[0] and self._left(1) < effort.final:
+                break
             finalist = self._against(config, effort)
             if finalist is None:
                 continue
@@ -271,8 +289,10 @@ class _Search:
     def _run(self, trials: list[Trial]) -> list[float | None]:
         self._used += len(trials)
         samples = self._measure(trials)
+        self._start = samples[0].start
+        self._spent += self._start + sum(sample.cost for sample in samples)
         for trial, sample in zip(trials, samples, strict=True):
-            self._spent += sample.cost
+            self._own += sample.cost
             if sample.seconds is None:
                 self._failed.setdefault(trial.config, sample.failed)
         return [sample.seconds for sample in samples]

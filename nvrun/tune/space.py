@@ -132,7 +132,7 @@ def _dimensions(loaded: Version, kinds: Set[str | None]) -> Iterator[Dimension]:
         )
     if kinds & {"infiniband", "roce", "mixed", None}:
         yield _simple("QPs", "NCCL_IB_QPS_PER_CONNECTION", ("2", "4"))
-    if kinds:
+    if kinds - {"ethernet"}:  # one NIC a host has no other to cross to
         yield _simple("cross-NIC", "NCCL_CROSS_NIC", ("0", "1"))
 
 

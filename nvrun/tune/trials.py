@@ -53,7 +53,7 @@ class Trials:
         schedule = schedule_of(self._space, self._profile, trials, load=self._load, deadline=self._deadline)
         begun = time.monotonic()
         done = session.run(self._job, schedule, self._environ, self._say)
-        cost = (time.monotonic() - begun) / len(trials)
+        took = time.monotonic() - begun
         if done.result.exit_code:  # not a trial that failed, the job: a signal, a host that was lost
             raise session.NotMeasured(f"the search ended early: {done.result.ended_by}", done.result.exit_code)
         results = done.results
@@ -63,7 +63,11 @@ class Trials:
             first = next((end.seconds for end in results.trials if end.trial == 0), _DEADLINE)
             self._deadline = min(_DEADLINE, max(_LEAST_DEADLINE, _SLOWEST * first))
         samples = [sample_of(results, self._profile, at, trial) for at, trial in enumerate(trials)]
-        return [msgspec.structs.replace(sample, cost=cost) for sample in samples]
+        own = {end.trial: end.seconds for end in results.trials}
+        start = max(0.0, took - sum(own.values()))
+        return [
+            msgspec.structs.replace(sample, cost=own.get(at, 0.0), start=start) for at, sample in enumerate(samples)
+        ]
 
 
 def schedule_of(

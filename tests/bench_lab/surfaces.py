@@ -57,16 +57,14 @@ class Machine:
     start: float = 0.0
     """Seconds that a batch of trials takes beside them; a trial takes 2.0."""
     trials: list[Trial] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    spent: float = 0.0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
 
     def __call__(self, trials: Sequence[Trial]) -> list[Sample]:
-        cost = 2.0 + self.start / len(trials)
-        found = [msgspec.structs.replace(self._one(trial), cost=cost) for trial in trials]
-        self.samples += found
-        return found
+        self.spent += 2.0 * len(trials) + self.start
+        return [msgspec.structs.replace(self._one(trial), cost=2.0, start=self.start) for trial in trials]
 
     def _one(self, trial: Trial) -> Sample:
         self.trials.append(trial)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.study import GPU, HERE, ROOT, Done, Study, together
+from tests.gpu.study import GPU, ROOT, Done, Study, together
 
 SHARED = {"NVRUN_CHECK": "off"}
 """For runs that use the same GPUs at the same time: what they show is no figure."""
@@ -158,8 +158,6 @@ def nsys(study: Study) -> dict[str, Any]:
 
 def profiler(study: Study) -> dict[str, Any]:
     """Traces of both ranks, then of one; their summary; and what `nvrun nccl` reads of the same run."""
-    from nvrun.commands.report import _shares
-
     small = ["--depths", "3", "4", "6", "3", "--steps", "8", "--windows", "2", "--warmup", "3"]
     if not GPU:
         small = ["--width", "8", "--depths", "1", "1", "1", "1", "--size", "32", "--batch-size", "4", "--steps", "8"]
@@ -168,15 +166,14 @@ def profiler(study: Study) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, hook in (("both", "torch-profiler:ranks=all"), ("one", "torch-profiler")):
         done = study.nvrun(f"profile-{name}", "--hook", hook, *script)
+        page = study.nvrun(f"profile-{name}-page", "profile", cwd=f"profile-{name}")
+        summary = study.nvrun(f"profile-{name}-json", "profile", "--json", cwd=f"profile-{name}")
         found[name] = {
-            "exit": done.code,
+            "exit": [done.code, page.code],
             "traces": {path.name: path.stat().st_size for path in done.run.rglob("*.pt.trace.json.gz")},
-            "shares": {trace: {field: getattr(share, field) for field in share.__struct_fields__}
-                       for trace, share in _shares(done.run / "logs")},
-        }  # fmt: skip
-        if (ROOT / "nvrun/commands/profile.py").exists():
-            summary = study.nvrun(f"profile-{name}-summary", "profile", cwd=f"profile-{name}")
-            found[name]["summary"] = {"exit": summary.code, "says": summary.out.splitlines()[:30]}
+            "says": page.out.splitlines()[:40] or page.err.splitlines()[-3:],
+            "findings": [finding["code"] for finding in (summary.result() or {}).get(FINDINGS, [])],
+        }
     study.nvrun("profile-report", "report", cwd="profile-both")
     read = study.nvrun("profile-nccl", "nccl", cwd="profile-both")
     found["nccl"] = {"exit": read.code, "says": read.out.splitlines()[:30]}
@@ -340,11 +337,10 @@ def ladder(model: str) -> Callable[[Study], dict[str, Any]]:
 
 
 STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
-    "at once": (165, at_once),
-    "profiler": (80, profiler),
-    "monitor": (65, monitor),
-    "ladder resnet152": (115, ladder("resnet152")),
-    "ladder wide": (115, ladder("wide")),
+    "at once": (160, at_once),
+    "profiler": (75, profiler),
+    "monitor": (62, monitor),
+    "ladder resnet152": (114, ladder("resnet152")),
+    "ladder wide": (114, ladder("wide")),
 }
 """Step -> seconds at most, and what it does; the most valuable first."""
-assert HERE.is_dir()

@@ -66,11 +66,11 @@ def tune(study: Study, name: str, where: list[str], budget: int) -> dict[str, An
 
 
 def tune_nvlink(study: Study) -> dict[str, Any]:
-    return tune(study, "tune-nvlink", ["--nproc-per-node", "2"], 110 if GPU else 40)
+    return tune(study, "tune-nvlink", ["--nproc-per-node", "2"], 130 if GPU else 60)
 
 
 def tune_sockets(study: Study) -> dict[str, Any]:
-    return tune(study, "tune-sockets", hosts(study), 150 if GPU else 40)
+    return tune(study, "tune-sockets", hosts(study), 170 if GPU else 60)
 
 
 def session(study: Study, name: str, where: list[str], **schedule: Any) -> dict[str, Any]:
@@ -205,11 +205,11 @@ def presets(study: Study) -> dict[str, Any]:
 
 
 STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
-    "tune NVLink": (128, tune_nvlink),
-    "tune sockets": (180, tune_sockets),
-    "capture": (50, capture),
-    "grid": (80, grid),
-    "compression": (42, compression),
-    "presets": (60, presets),
+    "tune NVLink": (140, tune_nvlink),
+    "tune sockets": (182, tune_sockets),
+    "capture": (45, capture),
+    "grid": (72, grid),
+    "compression": (40, compression),
+    "presets": (46, presets),
 }
 """Step -> seconds at most, and what it does; the most valuable first."""

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests/gpu"
 GPU = Path("/dev/nvidiactl").exists()
 KEPT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-SECONDS = 540
+SECONDS = 525
 """A part, whatever its steps do."""
 LARGEST = 6 << 20
 """Bytes of a file that is kept; the report's charts are in larger ones, and drawn from what is kept."""
