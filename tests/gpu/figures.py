@@ -192,15 +192,22 @@ def presets(study: Study) -> dict[str, Any]:
         if record.get("bus_bandwidth"):
             row.setdefault(f"GB/s {record['bytes']}", []).append(round(record["bus_bandwidth"] / 1e9, 1))
         elif both := record.get("overlap"):
-            step = statistics.median(map(max, both["together"], both["matmul_together"]))
-            alone = statistics.median(both["alone"])
+            calls, _ = record["load"]
+            times = {name: statistics.median(seconds) for name, seconds in both.items()}
             row.setdefault(f"beside a product {record['bytes']}", []).append(
-                {"collective_ms": round(1e3 * statistics.median(both["together"]), 3),
-                 "alone_ms": round(1e3 * alone, 3),
-                 "product_ms": round(1e3 * statistics.median(both["matmul_together"]), 3),
-                 "product_alone_ms": round(1e3 * statistics.median(both["matmul_alone"]), 3),
-                 "both_ms": round(1e3 * step, 3), "load": record.get("load")}
-            )  # fmt: skip
+                {
+                    "GB/s": round(
+                        record["bytes"] * calls / times["together"] / 1e9, 2
+                    ),  # of two ranks the bus factor is 1
+                    "product_takes": round(times["matmul_together"] / times["matmul_alone"], 3),
+                    "both_over_the_longer_alone": round(
+                        statistics.median(map(max, both["together"], both["matmul_together"]))
+                        / max(times["alone"], times["matmul_alone"]),
+                        3,
+                    ),
+                    "load": record["load"],
+                }
+            )
     return found
 
 
