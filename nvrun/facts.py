@@ -224,6 +224,8 @@ class Interface(_Fact, frozen=True, kw_only=True):
     """DSCP -> priority where the interface has rules for it."""
     ecn_priorities: tuple[int, ...] | None = None
     """Priorities on which RoCE congestion is notified and reacted to (MLNX_OFED); None = not told."""
+    global_pause: bool | None = None
+    """Pauses for all traffic of the link are sent or obeyed (IEEE 802.3x); None = the driver does not tell."""
 
 
 class Gid(_Fact, frozen=True, kw_only=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from nvrun import checks, environment
 from nvrun.active import run
 from nvrun.active.clock import Clock
@@ -135,18 +137,17 @@ def judge(
 ) -> Verdict:
     """What the checks say of the hosts, lint of their environments, what was `found` on the way, and `tried`."""
     fleet = {known.host: known for known in facts.values()}
-    verdict = checks.run(fleet, job)
+    environments = {
+        host: {each.variable.name: each.variable.value for each in resolved}
+        for host, resolved in placed.environments.items()
+    }
+    verdict = checks.run(fleet, msgspec.structs.replace(job, env=environments))
     said: list[Finding] = []
     for host, resolved in placed.environments.items():
         software = fleet[host].software
         nccl = software.nccl if software else None
         said += lint.lint_settings(environment.settings(resolved), nccl=nccl, facts=fleet[host])
-    said += lint.lint_hosts(
-        {
-            host: {each.variable.name: each.variable.value for each in resolved}
-            for host, resolved in placed.environments.items()
-        }
-    )
+    said += lint.lint_hosts(environments)
     unique = {(finding.code, finding.subject, finding.message): finding for finding in reversed(said)}
     return Verdict(
         findings=(*found, *tried.findings, *placed.findings, *verdict.findings, *reversed(unique.values())),

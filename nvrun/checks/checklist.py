@@ -32,7 +32,7 @@ TOPICS = (
           ("names", "rendezvous-port-free", "rendezvous-settings", "rendezvous-reached", "connections"), ("port-",)),
     Topic("network: MTU, subnets, bandwidth and latency",
           ("interfaces-agree", "subnets-apart", "sockets-fast", "path-mtu", "latency", "bandwidth")),
-    Topic("RDMA: ports, rates, GIDs, partitions, PFC and ECN", ("rdma",), by_hand="PFC and ECN of the switches"),
+    Topic("RDMA: ports, rates, GIDs, partitions, PFC and ECN", ("rdma", "roce"), by_hand="PFC and ECN of the switches"),
     Topic("GPUs: count, health, NVLink and P2P", ("gpu", "gpu_health", "gpu_links", "collectives")),
     Topic("NCCL's variables, conf files and interfaces", ("environment-agrees", "conf-files-agree"), ("nccl-",)),
     Topic("launch command: script, flags, ranks and bindings",

@@ -40,6 +40,9 @@ class Job(Frozen, frozen=True, kw_only=True):
     """Of the rendezvous."""
     run_id: str = ""
     torchrun: TorchrunArgs | None = None
+    env: Mapping[str, Mapping[str, str]] = {}
+    """Host -> the variables that its ranks will have, from wherever they come; a host that is not in it has those of
+    its facts."""
     set_everywhere: frozenset[str] = frozenset()
     """Variables that the plan sets alike on all hosts: what a host's own environment says of them does not count."""
 

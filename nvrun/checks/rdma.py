@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nvrun.checks.check import Results, check, fleet_check
-from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare, unread
+from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare
 from nvrun.checks.compare import differing, listed, median
 from nvrun.checks.job import Job, name_of
-from nvrun.facts import Gid, HostFacts, PciDevice, RdmaPort, Software
+from nvrun.facts import Gid, PciDevice, RdmaPort, Software
 
 DOWN = declare(
     "rdma-port-down",
@@ -148,18 +148,6 @@ PCIE = declare(
     depends="error for lanes, warning for speed",
     real=False,
 )
-CLASS = declare(
-    "roce-class-differs",
-    ERROR,
-    "RoCE traffic is marked differently on the hosts",
-    read="forced traffic class of the port (MLNX_OFED) and NCCL_IB_TC",
-    why="part of the traffic runs in a class without flow control: drops, timeouts, slow collectives",
-    remedy="set one traffic class on all hosts, that of the switches' lossless priority: NCCL_IB_TC",
-    source="https://github.com/NVIDIA/nccl/issues/2383",
-    depends="RoCE ports in the plan only",
-    real=False,
-)
-
 _PHYS = {
     "Polling": ("no signal from the other side", "cable, transceiver or switch port: ibstat PORT"),
     "Disabled": ("switched off on this host", "ip link set dev IFACE up; mlxlink -d PORT -a EN as root"),
@@ -243,8 +231,6 @@ def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, 
             yield GID.found(f"{name} has no routable RoCE v2 GID, {seen}", subject=name)
         if port.pci in devices:
             yield from _lanes(name, devices[port.pci], devices)
-    if any(port.link_layer == "Ethernet" for port in ports):
-        yield unread("flow control (PFC) and congestion marking (ECN) of RoCE are not read")
 
 
 def _routable(gid: Gid) -> bool:
@@ -311,22 +297,11 @@ def rdma_errors_usual(rdma: Mapping[str, tuple[RdmaPort, ...]], job: Job) -> Res
                 )
 
 
-@fleet_check(GPUDIRECT, CLASS)
-def rdma_setup_agrees(
-    software: Mapping[str, Software], rdma: Mapping[str, tuple[RdmaPort, ...]], fleet: Mapping[str, HostFacts], job: Job
-) -> Results:
-    """GPUDirect RDMA and RoCE traffic classes are set up alike on all hosts that use RDMA."""
-    users = [host for host in software if job.uses_rdma(host)]
-    modules = {host: software[host].nvidia_peermem for host in users}
+@fleet_check(GPUDIRECT)
+def gpudirect_agrees(software: Mapping[str, Software], job: Job) -> Results:
+    """GPUDirect RDMA's kernel module is loaded on all hosts that use RDMA, or on none."""
+    modules = {host: there.nvidia_peermem for host, there in software.items() if job.uses_rdma(host)}
     if len({value for value in modules.values() if value is not None}) > 1:
         for host, loaded in modules.items():
             if loaded is False:
                 yield GPUDIRECT.found("nvidia_peermem is not loaded, on other hosts it is", host=host)
-    classes = {}
-    for host in users:
-        ports = [port for port in job.ports_of(host, rdma[host]) if port.link_layer == "Ethernet"]
-        env = (fleet[host].env or {}).get("NCCL_IB_TC", "unset")
-        if ports:
-            forced = sorted({str(port.traffic_class) for port in ports if port.traffic_class is not None})
-            classes[host] = f"{listed(forced) or 'not forced'}, NCCL_IB_TC {env}"
-    yield from differing(CLASS, classes, "RoCE traffic class", subject="traffic class")

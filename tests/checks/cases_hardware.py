@@ -66,6 +66,16 @@ def all_ports(**changes: object) -> Change:
     return lambda known: with_(known, rdma=tuple(with_(p, **changes) for p in known.rdma or ()))
 
 
+def roce(device: str, **changes: object) -> Change:
+    """Changes the Ethernet interface of an RDMA device."""
+
+    def change(known: HostFacts) -> HostFacts:
+        netdev = next(p.netdev for p in known.rdma or () if p.device == device)
+        return interface(netdev or "", rdma_device=device, **changes)(known)
+
+    return change
+
+
 def moved(known: HostFacts) -> HostFacts:
     """Another mask on the interface of the plan."""
     there = first_interface(known)
@@ -97,6 +107,8 @@ def xid(code: int, text: str = "GPU has fallen off the bus") -> Change:
     return lambda known: with_(known, xids=(Xid(code=code, pci=GPUS[3].pci, at=1.0, text=line),))
 
 
+DSCP = {dscp: dscp >> 3 for dscp in range(64)}
+LOSSLESS = both(*(roce(f"mlx5_{n}", pfc_priorities=(3,), dscp_priorities=DSCP, ecn_priorities=(3,)) for n in range(8)))
 OVER_MAIN = Job(interfaces={f"n0{n}": MAIN for n in (1, 2, 3)})
 ROUTABLE = (Gid(index=3, gid="0000:0000:0000:0000:0000:ffff:0a01:000b", type="RoCE v2"),)
 TCP = Job(rdma={})
@@ -148,7 +160,19 @@ CASES = [
     Case("gpudirect-differs", ERROR, "h100x8", one(section("software", nvidia_peermem=False))),
     Case("nic-pcie-narrow", ERROR, "h100x8", one(nic_pci(link_width=8)), words="8 PCIe lanes of 16"),
     Case("nic-pcie-narrow", WARNING, "h100x8", one(nic_pci(link_speed_gt_s=16.0))),
+    # roce
     Case("roce-class-differs", ERROR, "a100x8_nps4", one(all_ports(traffic_class=106))),
+    Case("roce-flow-control-missing", WARNING, "a100x8_nps4", one(roce("mlx5_0", pfc_priorities=())), words="PFC on"),
+    Case("roce-flow-control-missing", WARNING, "a100x8_nps4", one(roce("mlx5_0", ecn_priorities=())), words="ECN"),
+    Case("roce-class-lossy", WARNING, "a100x8_nps4", one(roce("mlx5_0", pfc_priorities=(3,), dscp_priorities=DSCP)),
+         words="NCCL_IB_TC 0 (unset), DSCP 0, is priority 0 on ens10f0np0; PFC is on 3"),
+    Case("roce-class-lossy", WARNING, "a100x8_nps4", every(both(
+         all_ports(traffic_class=106), roce("mlx5_0", pfc_priorities=(3,)))), words="DSCP 26, is priority 0"),
+    Case("roce-ecn-off", INFO, "a100x8_nps4", every(both(all_ports(traffic_class=106), roce(
+         "mlx5_0", pfc_priorities=(3,), dscp_priorities=DSCP, ecn_priorities=(0,))))),
+    Case("roce-global-pause", INFO, "a100x8_nps4", one(roce("mlx5_0", pfc_priorities=(), global_pause=True))),
+    Case("roce-flow-control-differs", ERROR, "a100x8_nps4", {**every(both(all_ports(traffic_class=106), LOSSLESS)),
+         "n02": both(all_ports(traffic_class=106), LOSSLESS, roce("mlx5_4", pfc_priorities=(3, 4)))}, words="3, 4"),
     # network
     Case("mtu-differs", ERROR, "h100x8", {**every(all_ports(link_layer="Ethernet", netdev=MAIN, gids=ROUTABLE)),
          "n02": both(all_ports(link_layer="Ethernet", netdev=MAIN, gids=ROUTABLE), interface(MAIN, mtu=1400))}),

@@ -10,6 +10,7 @@ from nvrun.facts import GpuProcess, Listener, Process
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.nics import compute_nics
 from tests.checks.cases import names, shm
+from tests.checks.cases_hardware import LOSSLESS
 from tests.checks.fleets import Change, changed, codes, fleet, gpu, judge, machine, only, port, section, with_
 
 FIRST_TWO = {f"n0{n}": tuple(g.uuid for g in (fleet("h100x8", 3)[f"n0{n}"].gpus or ())[:2]) for n in (1, 2, 3)}
@@ -32,6 +33,19 @@ FIRST_TWO = {f"n0{n}": tuple(g.uuid for g in (fleet("h100x8", 3)[f"n0{n}"].gpus 
 )
 def test_outside_the_plan_is_not_judged(change: Change, job: Job) -> None:
     assert codes(judge(changed(fleet("h100x8", 3), "n02", change), job)) == set()
+
+
+def test_roce_is_judged_by_the_class_that_the_ranks_will_have() -> None:
+    """By --env, a preset or nccl.conf as well as by the host's own environment."""
+    hosts = {name: LOSSLESS(known) for name, known in fleet("a100x8_nps4", 2).items()}
+    assert codes(judge(hosts)) == {"roce-class-lossy"}
+    assert codes(judge(hosts, Job(env={host: {"NCCL_IB_TC": "106"} for host in hosts}))) == set()
+    own = {name: with_(known, env={"NCCL_IB_TC": "106"}) for name, known in hosts.items()}
+    verdict = judge(own)
+    assert codes(verdict) == set()
+    assert {"roce-lossless", "roce-agrees"} <= set(verdict.judged)
+    untold = judge(fleet("a100x8_nps4", 2)).skipped
+    assert {(item.code, item.host) for item in untold} >= {("roce-lossless", "n01"), ("roce-lossless", "n02")}
 
 
 def test_single_host_needs_no_name_and_no_network() -> None:

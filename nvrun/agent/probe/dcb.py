@@ -1,10 +1,14 @@
-"""Lossless Ethernet as RoCE needs it: PFC and DSCP priorities from the kernel (dcbnl), ECN from MLNX_OFED's sysfs.
+"""Lossless Ethernet as RoCE needs it: PFC and DSCP priorities from the kernel (dcbnl), ECN from MLNX_OFED's sysfs,
+pauses from the driver (ethtool).
 
 Reading needs no privilege; only setting does (net/dcb/dcbnl.c).
 """
 
 from __future__ import annotations
 
+import array
+import fcntl
+import socket
 import struct
 from typing import Any
 
@@ -14,12 +18,18 @@ from .tree import Tree
 GETDCB, IEEE_GET = 78, 21
 ATTR_IFNAME, ATTR_IEEE, IEEE_PFC, IEEE_APP_TABLE = 1, 13, 2, 3
 SELECTOR_DSCP = 5
+SIOCETHTOOL, GPAUSEPARAM = 0x8946, 0x12
 
 
 def lossless(tree: Tree, name: str) -> dict[str, Any]:
-    """`pfc_priorities`, `dscp_priorities` and `ecn_priorities` of an interface; None for each that nothing tells."""
+    """`pfc_priorities`, `dscp_priorities`, `ecn_priorities` and `global_pause` of an interface; None for each that
+    nothing tells."""
     settings = _kernel(name) if tree.live else None
-    return {**(settings or {"pfc_priorities": None, "dscp_priorities": None}), "ecn_priorities": _ecn(tree, name)}
+    return {
+        **(settings or {"pfc_priorities": None, "dscp_priorities": None}),
+        "ecn_priorities": _ecn(tree, name),
+        "global_pause": _global_pause(name) if tree.live else None,
+    }
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -45,6 +55,18 @@ def _kernel(name: str) -> dict[str, Any] | None:
     except OSError:  # the driver knows no DCB
         return None
     return parse(answer[4:])
+
+
+def _global_pause(name: str) -> bool | None:
+    """As `ethtool -a` has it: pauses are sent or obeyed."""
+    answer = array.array("I", [GPAUSEPARAM, 0, 0, 0])  # struct ethtool_pauseparam: cmd, autoneg, rx_pause, tx_pause
+    request = struct.pack("16sP16x", name.encode(), answer.buffer_info()[0])  # struct ifreq with a pointer in it
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            fcntl.ioctl(any_socket, SIOCETHTOOL, request)
+        except OSError:  # the driver knows no pauses
+            return None
+    return bool(answer[2] or answer[3])
 
 
 def _ecn(tree: Tree, name: str) -> list[int] | None:

@@ -188,7 +188,8 @@ def test_lossless_priorities_of_roce() -> None:
 
 
 def test_an_interface_without_dcb_tells_nothing() -> None:
-    assert dcb.lossless(Tree(), "lo") == {"pfc_priorities": None, "dscp_priorities": None, "ecn_priorities": None}
+    told = dcb.lossless(Tree(), "lo")
+    assert told == dict.fromkeys(["pfc_priorities", "dscp_priorities", "ecn_priorities", "global_pause"])
 
 
 def test_ecn(tmp_path: Path) -> None:
