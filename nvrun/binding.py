@@ -84,6 +84,8 @@ class Bound(Frozen, frozen=True, kw_only=True):
 
     bindings: tuple[Binding, ...]
     findings: tuple[Finding, ...] = ()
+    gpus: int = 0
+    """GPUs that the ranks can see."""
 
 
 def bind(
@@ -148,7 +150,7 @@ def bind(
                 why=place.why,
             )
         )
-    return Bound(bindings=tuple(bindings), findings=tuple(findings))
+    return Bound(bindings=tuple(bindings), findings=tuple(findings), gpus=len(seen.devices))
 
 
 def omp_threads(binding: Binding, facts: HostFacts) -> int | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from nvrun import environment, presets, travel
 from nvrun.bindfile import Row
-from nvrun.binding import Memory, Mode, bind, omp_threads
+from nvrun.binding import Bound, Memory, Mode, bind, omp_threads
 from nvrun.environment import Chosen, Resolved
 from nvrun.facts import HostFacts
 from nvrun.hooks import Contribution, Hook, contributions
@@ -124,9 +124,10 @@ def place(
         notices |= dict.fromkeys(environment.notices(resolved))
         given = tuple(each.variable for each in resolved if each.set_by_nvrun and environment.is_nvruns(each.variable))
         values = {each.variable.name: each.variable.value for each in resolved}
-        ranks, said = _bound(host, known, topologies[host.node], wishes, given, values)
-        findings += said
+        ranks, bound = _bound(host, known, topologies[host.node], wishes, given, values)
+        findings += bound.findings
         findings += _forwarded_over(host, known)
+        notices |= dict.fromkeys(_idle(host, bound.gpus, wishes.args))
         hosts.append(
             msgspec.structs.replace(
                 host,
@@ -167,7 +168,7 @@ def _bound(
     wishes: Wishes,
     given: tuple[EnvVar, ...],
     values: Mapping[str, str],
-) -> tuple[tuple[RankPlan, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[RankPlan, ...], Bound]:
     bound = bind(
         facts,
         local_ranks=len(host.ranks),
@@ -191,7 +192,13 @@ def _bound(
                 env=(*given, *_threads(binding, facts, wishes, values)),
             )
         )
-    return tuple(ranks), bound.findings
+    return tuple(ranks), bound
+
+
+def _idle(host: HostPlan, gpus: int, args: TorchrunArgs) -> Iterator[str]:
+    """A node's one rank is torchrun's default; who has several GPUs there rarely means it."""
+    if len(host.ranks) == 1 < gpus and host.host.slots is None and not args.is_set("nproc_per_node"):
+        yield f"{host.host.name}: 1 rank, torchrun's default, but {gpus} GPUs: --nproc-per-node gpu uses all of them"
 
 
 def _threads(binding: Binding, facts: HostFacts, wishes: Wishes, values: Mapping[str, str]) -> Iterator[EnvVar]:

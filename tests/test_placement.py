@@ -44,6 +44,26 @@ def test_a_value_that_travels_over_the_hosts_own_is_told() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("flags", "env", "hint"),
+    [
+        ([], {}, True),
+        (["--nproc-per-node", "1"], {}, False),
+        ([], {"CUDA_VISIBLE_DEVICES": "3"}, False),
+    ],
+)
+def test_one_rank_that_nobody_asked_for_beside_many_gpus_is_told(
+    flags: list[str], env: dict[str, str], hint: bool
+) -> None:
+    (known,) = from_json((DATA / "h100x8.json").read_bytes())
+    args = config.parse([*flags, "train.py"], {}).torchrun
+    site = Site(host=Host(name="n"), ranks=1, python="python3", folder="")
+    made = build(run_id="r", args=args, sites=[site], cwd="/", fleet=False, master_port=None, grace=30, lost_after=300)
+    placed = place(made, {0: msgspec.structs.replace(known, env=env)}, Wishes(args=args))
+    told = "n: 1 rank, torchrun's default, but 8 GPUs: --nproc-per-node gpu uses all of them"
+    assert (told in placed.notices) is hint
+
+
 def on(machine: str, *flags: str, env: Sequence[EnvVar] = ()) -> Plan:
     """The plan for one recorded machine with all its GPUs."""
     (known,) = from_json((DATA / f"{machine}.json").read_bytes())
