@@ -35,7 +35,8 @@ _INSPECTIONS = 30
 _FETCH_SECONDS = 60.0
 """Without a byte for so long, fetching a host's logs is given up."""
 
-State = Literal["idle", "running", "done", "gone"]
+State = Literal["idle", "running", "done", "left", "gone"]
+"""Of one host. left: out of an elastic job that goes on, but still heard; gone: out of it, and heard no more."""
 
 
 class Launch:
@@ -131,6 +132,7 @@ class Launch:
             self._inspect()
             if self._watch:
                 self._watch.turn([host for host, state in self._states.items() if state == "running"])
+            self._part_with_the_silent()
         deadline = time.monotonic() + self._job.options.grace + _LAST_SECONDS
         while "running" in self._states.values() and time.monotonic() < deadline:
             crew.pump(deadline)
@@ -145,7 +147,8 @@ class Launch:
         """Fetches the logs of hosts that do not share the run's folder; what does not come stays where it is. Ctrl-C
         meanwhile ends it."""
         crew = self._crew
-        waiting = {host for host in self._private if self._states[host] in ("done", "idle") and host not in crew.gone}
+        heard = {host for host, state in self._states.items() if state in ("done", "left", "idle")} - crew.gone
+        waiting = heard & self._private.keys()
         self._fetched_at = dict.fromkeys(waiting, time.monotonic())
         crew.send({"t": "fetch"}, to=waiting)
         asked = crew.signals
@@ -229,7 +232,7 @@ class Launch:
 
     def lost(self, host: int, why: str) -> None:
         before, self._states[host] = self._states[host], "gone"
-        if before == "done" or (before == "running" and self._goes_on_without(host, why)):
+        if before in ("done", "left") or (before == "running" and self._goes_on_without(host, why)):
             return
         self._crew.end("lost", 69, f"lost {self._crew.names[host]}: {why}")
 
@@ -297,9 +300,20 @@ class Launch:
         staying = sum(state in ("running", "done") for other, state in self._states.items() if other != host)
         if self._gang or self._crew.ending is not None or staying < self._min_nodes:
             return False
-        self._states[host] = "gone" if self._states[host] == "gone" else "done"
+        self._states[host] = "gone" if self._states[host] == "gone" else "left"
         self._crew.say(f"nvrun: {self._crew.names[host]} has left the job ({why}); it goes on with {staying}")
         return True
+
+    def _part_with_the_silent(self) -> None:
+        """An elastic job that has come to its end on nodes enough, and everywhere that is heard, is over: torchrun does
+        not end on one node while another is still part of its job. What is silent ends by --lost-after."""
+        running = {host for host, state in self._states.items() if state == "running"}
+        done = sum(state == "done" for state in self._states.values())
+        if self._gang or not running or not running <= self._crew.silent or done < self._min_nodes:
+            return
+        for host in running:
+            self._states[host] = "gone"
+            self._crew.say(f"nvrun: {self._crew.names[host]} is not waited for: the job has ended without it")
 
     def _first_failure(self) -> RankEnd | None:
         """The rank that failed first in the last attempt, by the hosts' corrected clocks; those that nvrun ended itself

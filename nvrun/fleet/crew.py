@@ -79,6 +79,8 @@ class Crew:
         self.gone: set[int] = set()
         self.mute: set[int] = set()
         """Hosts that spoke at first and are heard no more, though their connections stand."""
+        self.silent: set[int] = set()
+        """Hosts with a job of which nothing is heard at present; each may be heard again."""
         self.ending: Ending | None = None
         self.signals = 0
         """How often the user, or Slurm, has asked for an end."""
@@ -95,7 +97,6 @@ class Crew:
         )
         self._answers: dict[tuple[int, str], tuple[Body, float]] = {}
         self._signalled_at = -math.inf
-        self._silent: set[int] = set()
         self._looked = time.monotonic()
 
     def greet(self) -> None:
@@ -322,11 +323,11 @@ class Crew:
         self._looked = now
         for host in set(heard) - self.gone:
             silent = now - heard[host]
-            if silent > SILENT_AFTER and host not in self._silent:
-                self._silent.add(host)
+            if silent > SILENT_AFTER and host not in self.silent:
+                self.silent.add(host)
                 self.say(f"nvrun: nothing heard from {self.names[host]} for {silent:.0f} s; its ranks may go on")
-            elif silent < SILENT_AFTER and host in self._silent:
-                self._silent.discard(host)
+            elif silent < SILENT_AFTER and host in self.silent:
+                self.silent.discard(host)
                 self.say(f"nvrun: {self.names[host]} is heard again")
             if silent > self._job.lost_after:
                 self.gone.add(host)

@@ -1,16 +1,14 @@
-"""A rank that says what it was given, and can die, leave or sum up, as its arguments ask.
+"""A rank that says what it was given, and can die or sum up, as its arguments ask.
 
 say            one JSON line: rank, local rank, world, arguments, attempt
 sum            an all-reduce over gloo with every rank, said as `sum N of WORLD attempt A`
 die:RANK:TIMES that rank dies in its first attempts
-leave:RANK     that rank's whole host leaves: its torchrun is killed once, in the first attempt
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 
@@ -31,8 +29,6 @@ def add_up() -> None:
         name, *values = action.split(":")
         if name == "die" and dist.get_rank() == int(values[0]) and attempt() < int(values[1]):
             os._exit(9)
-        if name == "leave" and dist.get_rank() == int(values[0]) and dist.get_world_size() > 1:
-            os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(0.5)
     dist.all_reduce(ones)
     dist.destroy_process_group()

@@ -6,12 +6,14 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.flags import recovery
 from tests.lab.lab import Lab
 
 pytestmark = pytest.mark.lab
@@ -20,6 +22,13 @@ HERE = Path(__file__).parent
 RANK = HERE / "rank.py"
 NVRUN = (sys.executable, "-m", "nvrun")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that all hosts of an unsplit lab share."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
 
 
 def sums(text: str) -> list[str]:
@@ -43,10 +52,14 @@ def test_the_two_lines_of_torchruns_manual(lab: Lab, program: tuple[str, ...]) -
     assert sums("".join(out for out, _ in said)) == ["sum 4 of 4 attempt 0"] * 4
 
 
-def test_a_job_recovers_from_a_rank_that_dies_once(lab: Lab) -> None:
-    code, out, err = nvrun(lab, "--hosts", "a,b", "--nproc-per-node", 2, "--max-restarts", 1, RANK, "sum", "die:3:1")
-    assert code == 0, err
-    assert "sum 4 of 4 attempt 1" in sums(out)
+def test_a_job_recovers_from_a_rank_that_dies_once(lab: Lab, folder: Path) -> None:
+    """Every step is done once, and its loss is that of a training that nothing disturbs."""
+    flags = ["--nnodes", "2", "--max-restarts", "1", "--nproc-per-node", "1"]
+    seen = recovery.suffer(lab, recovery.Case("", ["die:b"], flags), folder, bare=False)
+    assert seen.codes == (0,), seen.said
+    assert seen.losses_right, seen.steps
+    assert {step.ranks for step in seen.steps} == {2}
+    assert not seen.behind
 
 
 def test_restarts_used_up_end_with_the_ranks_own_code(lab: Lab) -> None:
@@ -55,14 +68,18 @@ def test_restarts_used_up_end_with_the_ranks_own_code(lab: Lab) -> None:
     assert "exited with 9" in err
 
 
-def test_a_host_that_leaves_an_elastic_job(lab: Lab) -> None:
-    code, out, err = nvrun(
-        lab, "--hosts", "a,b", "--nnodes", "1:2", "--nproc-per-node", 1, "--max-restarts", 3,
-        "--rdzv-conf", "join_timeout=60,last_call_timeout=3", RANK, "sum", "leave:1",
-    )  # fmt: skip
-    assert code == 0, err
-    assert "b has left the job" in err
-    assert "sum 1 of 1" in out
+def test_hosts_that_leave_an_elastic_job(lab: Lab, folder: Path) -> None:
+    """c's torchrun is killed, b is gone without a word: a goes on alone, and nobody waits for them in the end."""
+    soon = "join_timeout=60,last_call_timeout=1,keep_alive_interval=2,keep_alive_max_attempt=3"
+    flags = ["--nnodes", "1:3", "--max-restarts", "3", "--nproc-per-node", "1", "--rdzv-conf", soon]
+    case = recovery.Case("", ["wait:b", "kill-torchrun:c"], flags, hosts="abc", plug="b")
+    seen = recovery.suffer(lab, case, folder, bare=False)
+    assert seen.codes == (0,), seen.said
+    assert seen.losses_right, seen.steps
+    assert [step.ranks for step in seen.steps] == [3] * 5 + [1] * 7
+    assert "c has left the job (torchrun there was killed by SIGKILL)" in seen.said
+    assert "b is not waited for: the job has ended without it" in seen.said
+    assert not seen.behind
 
 
 def test_uneven_hosts(lab: Lab) -> None:
