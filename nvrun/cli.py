@@ -191,7 +191,7 @@ def run_job(
                 if decided.exit_code:
                     launch.refuse(decided)
                 hooked.plan, hooked.facts = decided.plan, facts
-                launch.go(decided.plan)
+                launch.go(decided.plan, facts)
             launch.observe()
             if nodes:
                 nodes.tell(launch.result(started))

@@ -12,10 +12,12 @@ import msgspec
 
 from nvrun import readback
 from nvrun.console import Writer
+from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew, Ended
 from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.model import Finding, RankEnd, RunResult
+from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
 from nvrun.preflight import Decided
 from nvrun.prepare import Prepared
@@ -61,6 +63,7 @@ class Launch:
         self._found: dict[tuple[str, str], Finding] = {}
         self._watch: Watch | None = None
         """Of hangs, from the first silence on."""
+        self._words = Words({})
         self._bad_hosts: tuple[str, ...] = ()
         crew.listener = self
 
@@ -83,9 +86,11 @@ class Launch:
             self._crew.send({"t": "listening", "port": plan.master_port}, to=[0])
         return plan
 
-    def go(self, plan: Plan) -> None:
+    def go(self, plan: Plan, facts: Mapping[int, HostFacts]) -> None:
         """The ranks run."""
         self.plan = plan
+        several = len(plan.hosts) > 1 or self._job.step is not None or self._job.args.nnodes[1] > 1
+        self._words = Words(asked(plan, facts, several=several))
         for host in plan.hosts:
             ranks = {
                 str(rank.local_rank): {
@@ -98,8 +103,8 @@ class Launch:
                 }
                 for rank in host.ranks
             }
-            body = {"t": "go", "ranks": ranks, "echo": msgspec.to_builtins(host.echo), "monitor": self._monitor(host),
-                    "hang": self._silence(host)}  # fmt: skip
+            body = {"t": "go", "ranks": ranks, "echo": msgspec.to_builtins(host.echo), "noted": NOTED,
+                    "monitor": self._monitor(host), "hang": self._silence(host)}  # fmt: skip
             self._crew.send(body, to=[host.node])
 
     def _monitor(self, host: HostPlan) -> Body | None:
@@ -180,7 +185,7 @@ class Launch:
             ranks=tuple(sorted(self._ends, key=lambda end: (end.rank, end.attempt))),
             first_failure=self._first_failure() if ending.by == "rank" else None,
             message=ending.message,
-            findings=(*findings, *crew.findings, *self._found.values(), *self._hang()),
+            findings=(*findings, *crew.findings, *self._found.values(), *self._words.findings(), *self._hang()),
             console_dropped=self._dropped + Counter(self._writer.dropped),
             bad_hosts=self._bad_hosts or self._unreachable(),
             not_fetched=tuple(f"{crew.names[host]}:{path}" for host, path in sorted(self._private.items())),
@@ -202,6 +207,8 @@ class Launch:
             self._inspect_at[host] = time.monotonic() + _SETTLED_SECONDS
         elif kind == "inspected":
             self._read_back(host, body["result"] or {})
+        elif kind == "noted":
+            self._hear(host, body["lines"])
         elif kind == "end":
             self._rank_ended(host, body)
         elif kind == "done":
@@ -254,6 +261,11 @@ class Launch:
         self._inspections[host] += 1
         if not readback.all_on_gpus(there, seen) and self._inspections[host] < _INSPECTIONS:
             self._inspect_at[host] = time.monotonic() + _AGAIN_SECONDS
+
+    def _hear(self, host: int, lines: Mapping[str, list[int]]) -> None:
+        """NCCL's words of ranks; where they differ from the plan, that is said once."""
+        for finding in self._words.hear(host, lines):
+            self._crew.say(f"nvrun: {finding.host}: {finding.message}")
 
     def _rank_ended(self, host: int, body: Body) -> None:
         end = RankEnd(

@@ -21,8 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
 from . import procs, slurm, wire
-from .echo import Echo
 from .folder import Folder
+from .followed import Followed, Noted
 from .gate import Gate, Rank
 from .last import Look
 from .loop import READ
@@ -38,7 +38,7 @@ TORCHRUN = 0xFFFFFFFF
 
 _LAST_WORDS_SECONDS = 1.0  # torchrun's own banner is out 0.4 s after its last rank (measured)
 _LEFTOVER_SECONDS = 2.0
-_ECHO_SECONDS = 1.0
+_FOLLOW_SECONDS = 1.0
 _HEARSAY_SECONDS = 0.6
 _STOPPED_SECONDS = 5.0
 _TERM_SECONDS = 0.3
@@ -59,8 +59,9 @@ class Job:
         self._request = request
         self._where = where
         self._ranks: Dict[int, Rank] = {}  # by pid
-        self._rank_of: Dict[int, int] = {}
-        self._echo: Optional[Echo] = None
+        self._rank_of: Dict[int, Rank] = {}  # by pid, the ended ones too
+        self._noted: Optional[Noted] = None
+        self._files: Optional[Followed] = None
         self._sampler: Optional[Sampler] = None
         self._silence: Optional[Silence] = None
         self._go: Optional[Dict[str, Any]] = None
@@ -179,7 +180,7 @@ class Job:
 
     def _greet(self, rank: Rank) -> None:
         self._ranks[rank.pid] = rank
-        self._rank_of[rank.pid] = rank.rank
+        self._rank_of[rank.pid] = rank
         self._greeted += 1
         self._loop.watch(rank.pidfd, READ, lambda: self._rank_ended(rank))
         if self._greeted == self._request["ranks"]:
@@ -190,9 +191,11 @@ class Job:
     def go(self, message: Dict[str, Any]) -> None:
         """Lets the ranks run; each gets its environment, its binding and its pipes."""
         self._go = message
-        if message.get("echo"):
-            self._echo = Echo(self._where.path, message["echo"], self._echoed)
-            self._follow_files()
+        noted = message["noted"]
+        self._noted = Noted(noted, lambda lines: self._agent.send({"t": "noted", "lines": lines}))
+        echoed = [(wish["files"], partial(self._echoed, wish["text"].encode())) for wish in message["echo"]]
+        self._files = Followed(self._where.path, [*echoed, (noted["files"], self._note_of)])
+        self._follow_files()
         if message.get("monitor"):
             with contextlib.suppress(OSError):  # no process to be had: the job goes on unwatched
                 self._sampler = Sampler(self._loop, self._where.path, message["monitor"])
@@ -211,7 +214,10 @@ class Job:
         rank.streams = [
             Stream(
                 os.path.join(self._where.path, "rank%d%s.%s" % (rank.rank, suffix, ending)),
-                _nowhere if plan.get("hidden", 0) & bit else self._shower(stream, rank.rank),
+                self._noting(
+                    rank.local_rank,
+                    _nowhere if plan.get("hidden", 0) & bit else self._shower(stream, rank.rank),
+                ),
                 os.path.join(rank.torchruns_folder, name) if plan.get("files", 0) & bit else None,
             )
             for stream, ending, name, bit in (
@@ -289,14 +295,29 @@ class Job:
 
         return show
 
-    def _follow_files(self) -> None:
-        if self._echo and not self.done:
-            self._echo.look()
-            self._loop.later(_ECHO_SECONDS, self._follow_files)
+    def _noting(self, local_rank: int, show: Callable[[bytes, bool], None]) -> Callable[[bytes, bool], None]:
+        """`show`, after the line was looked at for what the launcher wants to know."""
 
-    def _echoed(self, pid: int, line: bytes) -> None:
-        if pid in self._rank_of:
-            self._shower(wire.STDERR, self._rank_of[pid])(line, False)
+        def look(line: bytes, progress: bool) -> None:
+            assert self._noted is not None
+            self._noted.take(local_rank, line)
+            show(line, progress)
+
+        return look
+
+    def _follow_files(self) -> None:
+        if self._files and self._noted and not self.done:
+            self._files.look()
+            self._noted.tell()
+            self._loop.later(_FOLLOW_SECONDS, self._follow_files)
+
+    def _echoed(self, text: bytes, pid: int, line: bytes) -> None:
+        if text in line and pid in self._rank_of:
+            self._shower(wire.STDERR, self._rank_of[pid].rank)(line, False)
+
+    def _note_of(self, pid: int, line: bytes) -> None:
+        if self._noted and pid in self._rank_of:
+            self._noted.take(self._rank_of[pid].local_rank, line)
 
     def _note_codes(self, line: bytes) -> None:
         """torchrun's words on a rank's end: what is left when it reaped the rank before anyone could look."""
@@ -450,14 +471,16 @@ class Job:
 
     def _close(self, code: int, stuck: Set[int]) -> None:
         """Everything of the job is gone: the last bytes, then the word to the launcher."""
-        if self._echo:
-            self._echo.look()
+        if self._files and self._noted:
+            self._files.look()
         self._gate.close()
         for stream in self._streams:
             if not stream.closed:
                 self._loop.unwatch(stream.read_end)
                 stream.drain()
                 stream.close()
+        if self._noted:
+            self._noted.tell()
         self._agent.send({"t": "done", "code": code, "stuck": sorted(stuck), "tail": self._own[1].tail(),
                           "dropped": self._agent.dropped_bytes + sum(stream.cut_bytes for stream in self._streams),
                           "lost": {stream.path: [stream.lost_bytes, stream.trouble]

@@ -9,10 +9,10 @@ from nvrun import runs
 from nvrun.commands import Said
 from nvrun.config import Invocation
 from nvrun.diagnose.files import collect
-from nvrun.model import Severity, Verdict
+from nvrun.model import Severity, Verdict, worst_first
+from nvrun.nccl.heard import differences, paired
 from nvrun.nccl.log import read_log
 from nvrun.nccl.log_findings import log_findings
-from nvrun.plan import Plan, as_mapping
 from nvrun.report import findings, nccl
 from nvrun.report.document import document
 from nvrun.report.findings import printable
@@ -23,10 +23,14 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     found = collect(paths)
     log = read_log(chain.from_iterable(source.lines for source in found.sources))
     facts = {host: known for path in paths for host, known in runs.facts_of(path).items()}
-    asked: dict[str, str] = {}
-    for path in paths:
-        asked |= _asked(runs.plan_of(path))
-    said = log_findings(log, facts=facts, asked=asked)
+    plans = [plan for path in paths if (plan := runs.plan_of(path))]
+    plan = plans[0] if len(plans) == 1 else None  # of two runs a process would have two plans
+    against = differences(paired(log, plan, facts, found.ends))
+    judged = any(finding.code == "nccl-network-unexpected" for finding in against)
+    of_log = (
+        each for each in log_findings(log, facts=facts) if not (judged and each.code == "nccl-sockets-beside-rdma")
+    )
+    said = worst_first([*against, *of_log])
     if invocation.options.json:
         return Said(document(log=log, findings=said, skipped=found.skipped))
     lines = [printable(line) for line in nccl.lines(log)]
@@ -35,15 +39,3 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         lines += ["", *(line.text for line in findings.lines(verdict, least=Severity.INFO, most=len(said)))]
     lines += [f"not read: {printable(line)}" for line in found.skipped]
     return Said("\n".join(lines) + "\n")
-
-
-def _asked(plan: Plan | None) -> Mapping[str, str]:
-    """NCCL's variables as the plan gives them to ranks: the same on every rank, or not compared."""
-    ranks = [
-        {**as_mapping(host.env), **as_mapping(rank.env)} for host in (plan.hosts if plan else ()) for rank in host.ranks
-    ]
-    return {
-        name: value
-        for name, value in (ranks[0] if ranks else {}).items()
-        if name.startswith("NCCL_") and all(rank.get(name) == value for rank in ranks)
-    }

@@ -84,6 +84,10 @@ class _Done(msgspec.Struct):
     lost: dict[str, tuple[_Count, str]]
 
 
+class _Noted(msgspec.Struct):
+    lines: dict[str, list[_Count]]
+
+
 class _Answer(msgspec.Struct):
     """Of whatever was asked by name; what is in `result` is for who asked."""
 
@@ -102,6 +106,7 @@ _FORMS: dict[str, type[msgspec.Struct]] = {
     "file": _File,
     "stopped": _Stopped,
     "rank": _Rank,
+    "noted": _Noted,
     "end": _End,
     "done": _Done,
 }

@@ -72,7 +72,10 @@ _DEVICE = re.compile(r"\[\d+\](\S+?)(?:<\d+>)?(?= |$)")
 _HCA_GDR = re.compile(r"GPU Direct RDMA (?P<state>Enabled|Disabled) for HCA \d+ '(?P<hca>[^']+)'")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\S*)")
 _VARIABLE = re.compile(r"(?P<name>NCCL_\w+) set by environment to (?P<value>.*)")
-_REJECTED = re.compile(r"Invalid value .* for (?P<name>NCCL_\w+)")
+_REJECTED = re.compile(
+    r"Invalid value .* for (?P<name>NCCL_\w+)|Invalid (?P<invalid>NCCL_\w+) |(?P<low>NCCL_\w+) \d+ is too low"
+    r"|User asked for a (?P<limit>min|max)imum of"
+)
 _CONNECTED = re.compile(r"use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d)")
 
 
@@ -106,7 +109,8 @@ class _Reader:
             "Could": self._refused,
             "Setting": self._affinity,
             "ncclTopoGetCpuAffinity:": self._affinity,
-            "Invalid": self._invalid,
+            "Invalid": self._rejected,
+            "User": self._rejected,
             "RAS": self._ras_line,
         }
 
@@ -250,9 +254,10 @@ class _Reader:
         if found := re.search(r"(?:affinity|Affinity) for GPU \d+ (?:to|is) (.*)", record.message):
             process.facts["affinity"] = found[1]
 
-    def _invalid(self, process: _Process, record: Record, line: str) -> None:
+    def _rejected(self, process: _Process, record: Record, line: str = "") -> None:
         if found := _REJECTED.search(record.message):
-            process.rejected[found["name"]] = record.message
+            channels = f"NCCL_{found['limit'].upper()}_CTAS" if found["limit"] else ""
+            process.rejected[found["name"] or found["invalid"] or found["low"] or channels] = record.message
 
     def _ras_line(self, process: _Process, record: Record, line: str) -> None:
         if len(self._ras) < _MOST_LINES:
@@ -263,6 +268,8 @@ class _Reader:
             value = found["value"]
             # integers are echoed with a full stop after them
             process.variables[found["name"]] = value[:-1] if re.fullmatch(r"-?\d+\.", value) else value
+        else:
+            self._rejected(process, record)
 
     def _hca_gdr(self, process: _Process, message: str) -> None:
         if found := _HCA_GDR.search(message):
@@ -323,11 +330,12 @@ def _transport(via: str) -> tuple[str, bool | None, bool]:
 
 
 def _freeze_process(draft: _Process) -> NcclProcess:
-    rank = max(draft.ranks.values(), key=lambda sizes: sizes[0])[1] if draft.ranks else None
+    nranks, rank = max(draft.ranks.values(), key=lambda sizes: sizes[0]) if draft.ranks else (None, None)
     return NcclProcess(
         host=draft.host,
         pid=draft.pid,
         rank=rank,
+        nranks=nranks,
         gdr_by_hca=draft.gdr,
         variables=draft.variables,
         rejected=draft.rejected,

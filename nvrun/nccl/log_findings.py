@@ -21,22 +21,11 @@ are seconds, and 30 s is half of the time after which its bootstrap gives up (34
 _VIRTUAL = re.compile(r"^(?:lo|docker|virbr|veth|cni|flannel|cali|tunl|tailscale|br-|usb)")
 
 
-def log_findings(
-    log: NcclLog,
-    *,
-    facts: Mapping[str, HostFacts] | None = None,
-    asked: Mapping[str, str] | None = None,
-    expected_network: str | None = None,
-) -> list[Finding]:
-    """Findings about the runs in `log`.
-
-    `facts`: host name -> facts. `asked`: NCCL variables as they were set for the job. `expected_network`: what the plan
-    expects NCCL to use, in its own words (`IB`, `Socket`, `AWS Libfabric`).
-    """
+def log_findings(log: NcclLog, *, facts: Mapping[str, HostFacts] | None = None) -> list[Finding]:
+    """Findings about the runs in `log`; `facts`: host name -> facts. What the plan says is `heard`'s to compare."""
     known = _by_short_name(facts or {})
     return [
-        *unexpected_network(log.processes, expected_network),
-        *_socket_beside_rdma(log, known, expected_network),
+        *_socket_beside_rdma(log, known),
         *_different_networks(log),
         *_versions(log),
         *_virtual_interface(log),
@@ -45,37 +34,11 @@ def log_findings(
         *_shm_beside_nvlink(log, known),
         *_incomplete_init(log),
         *_slow_init(log),
-        *_values(log, asked or {}),
     ]
 
 
-def unexpected_network(processes: tuple[NcclProcess, ...], expected: str | None) -> Iterator[Finding]:
-    """One finding for each host whose `Using network` line names another network than the plan."""
-    if expected is None:
-        return
-    for host, members in _by_host(processes).items():
-        odd = [p for p in members if p.network is not None and not _same_network(p.network, expected)]
-        if odd:
-            yield Finding(
-                code="nccl-network-unexpected",
-                severity=Severity.WARNING,
-                message=f"NCCL uses the network {odd[0].network} instead of {expected}",
-                host=host or None,
-                subject=_ranks(odd),
-                observed=odd[0].network or "",
-                expected=expected,
-                remedy=_why_no_rdma(odd[0]),
-                evidence=(odd[0].network_line,),
-            )
-
-
-def _same_network(used: str, expected: str) -> bool:
-    """HPC-X's plugin calls itself IBext_v8 and the like; it is InfiniBand all the same."""
-    return used == expected or (expected == "IB" and used.startswith("IBext"))
-
-
-def _socket_beside_rdma(log: NcclLog, facts: Mapping[str, HostFacts], expected: str | None) -> Iterator[Finding]:
-    if expected is not None or not _spans_hosts(log):
+def _socket_beside_rdma(log: NcclLog, facts: Mapping[str, HostFacts]) -> Iterator[Finding]:
+    if not spans_hosts(log):
         return
     for host, members in _by_host(log.processes).items():
         on_sockets = [p for p in members if p.network == "Socket"]
@@ -90,12 +53,13 @@ def _socket_beside_rdma(log: NcclLog, facts: Mapping[str, HostFacts], expected: 
                 subject=_ranks(on_sockets),
                 observed="Socket",
                 expected="IB",
-                remedy=_why_no_rdma(on_sockets[0]),
+                remedy=why_no_rdma(on_sockets[0]),
                 evidence=(on_sockets[0].network_line,),
             )
 
 
-def _why_no_rdma(process: NcclProcess) -> str:
+def why_no_rdma(process: NcclProcess) -> str:
+    """What to do, by what a process says of its RDMA devices."""
     if process.variables.get("NCCL_IB_DISABLE", "0") != "0":
         return "Unset NCCL_IB_DISABLE"
     if process.no_ib_device and "NCCL_IB_HCA" in process.variables:
@@ -118,7 +82,7 @@ def _different_networks(log: NcclLog) -> Iterator[Finding]:
             message=f"The ranks use different networks: {', '.join(f'{n} ({len(p)})' for n, p in users.items())}",
             host=users[rarest][0].host or None,
             subject=_ranks(users[rarest]),
-            remedy=f"Find why that host chose {rarest}: {_why_no_rdma(users[rarest][0])}",
+            remedy=f"Find why that host chose {rarest}: {why_no_rdma(users[rarest][0])}",
             evidence=tuple(processes[0].network_line for processes in users.values()),
         )
 
@@ -135,7 +99,7 @@ def _versions(log: NcclLog) -> Iterator[Finding]:
 
 
 def _virtual_interface(log: NcclLog) -> Iterator[Finding]:
-    if not _spans_hosts(log):
+    if not spans_hosts(log):
         return
     for host, members in _by_host(log.processes).items():
         for process in members:
@@ -259,49 +223,21 @@ def _slow_init(log: NcclLog) -> Iterator[Finding]:
             )
 
 
-def _values(log: NcclLog, asked: Mapping[str, str]) -> Iterator[Finding]:
-    seen: set[tuple[str, str]] = set()
-    for process in log.processes:
-        for name, read in process.variables.items():
-            wanted = asked.get(name)
-            if wanted is None or _equal(wanted, read) or (name, read) in seen:
-                continue
-            seen.add((name, read))
-            yield Finding(
-                code="nccl-value-read-differently",
-                severity=Severity.ERROR,
-                message=f"{name} was set to {wanted!r}, but NCCL read {read!r}",
-                host=process.host or None,
-                subject=name,
-                observed=read,
-                expected=wanted,
-                remedy="NCCL reads integers as C does and ignores the rest: no units, no words, no leading zero",
-                evidence=(f"{name} set by environment to {read}",),
-            )
-        for name, line in process.rejected.items():
-            if (name, line) not in seen:
-                seen.add((name, line))
-                yield Finding(
-                    code="nccl-value-rejected",
-                    severity=Severity.ERROR,
-                    message=f"NCCL did not take the value of {name} and uses its default",
-                    host=process.host or None,
-                    subject=name,
-                    remedy="Correct or unset it",
-                    evidence=(line,),
-                )
+def rejected(process: NcclProcess) -> Iterator[Finding]:
+    """Values that NCCL says it did not take as they are."""
+    for name, line in process.rejected.items():
+        yield Finding(
+            code="nccl-value-rejected",
+            severity=Severity.WARNING,
+            message=f"NCCL did not take the value of {name} as it is: {line}",
+            subject=name,
+            remedy="Correct or unset it",
+            evidence=(line,),
+        )
 
 
-def _equal(wanted: str, read: str) -> bool:
-    if wanted.strip() == read.strip():
-        return True
-    try:
-        return int(wanted, 0) == int(read)
-    except ValueError:
-        return False
-
-
-def _spans_hosts(log: NcclLog) -> bool:
+def spans_hosts(log: NcclLog) -> bool:
+    """Whether some communicator does."""
     return any(_communicator_spans_hosts(communicator) for communicator in log.communicators) or len(log.hosts) > 1
 
 

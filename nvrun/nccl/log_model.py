@@ -61,6 +61,8 @@ class NcclProcess(Frozen, frozen=True, kw_only=True):
     pid: int
     rank: int | None = None
     """In its largest communicator, the first of these."""
+    nranks: int | None = None
+    """Size of that communicator."""
     cuda_device: int | None = None
     nvml_device: int | None = None
     bus_id: str | None = None
@@ -88,7 +90,7 @@ class NcclProcess(Frozen, frozen=True, kw_only=True):
     variables: Mapping[str, str] = {}
     """Variable -> the value NCCL says it read."""
     rejected: Mapping[str, str] = {}
-    """Variable -> NCCL's line about a value it did not take."""
+    """Variable -> NCCL's line about a value that it did not take, or not as it is."""
     affinity: str | None = None
 
 

@@ -156,7 +156,10 @@ LOG = (
      "a long bootstrap waits for late ranks or name lookups, a long topo for slow sysfs or NVML"),
     ("nccl-value-read-differently", "NCCL says it read another value than the one set", _SPELLING,
      "write whole numbers without units"),
-    ("nccl-value-rejected", "NCCL says it did not take a value", "it uses its default", "correct or unset it"),
+    ("nccl-value-set-in-job", "NCCL read a value that is not the plan's",
+     "nvrun's choice, or the user's, does not hold in the job", "look in the script and in network plugins"),
+    ("nccl-value-rejected", "NCCL says it did not take a value, or not as it is", "it uses its default, or a limit",
+     "correct or unset it"),
 )  # fmt: skip
 
 for _code, _summary, _why, _remedy, _source in LINT:

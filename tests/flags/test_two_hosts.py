@@ -97,6 +97,20 @@ def test_two_runs_at_once_on_the_same_hosts(lab: Lab) -> None:
     assert [sums(out) for out, _ in said] == [["sum 2 of 2 attempt 0"] * 2] * 2
 
 
+def test_the_words_of_nccl_are_held_against_the_plan_while_the_job_runs(lab: Lab) -> None:
+    words = "NCCL INFO Using network Socket", "NCCL INFO NCCL_IB_TIMEOUT set by environment to 18."
+    script = "".join(f'echo "$(uname -n):$$:$$ [0] {each}" >&2; ' for each in words) + "sleep 2; echo end >&2"
+    code, _, err = nvrun(
+        lab, "--hosts", "a,b", "--nproc-per-node", 1, "--env", "NCCL_NET=IB", "--env", "NCCL_IB_TIMEOUT=22",
+        "--no-python", "sh", "-c", script,
+    )  # fmt: skip
+    assert code == 0, err
+    before, _, after = err.partition(" end\n")
+    assert "NCCL uses the network Socket instead of IB (rank" in before, "told while it runs"
+    for message in ("NCCL uses the network Socket instead of IB", "NCCL read NCCL_IB_TIMEOUT=18, the plan gives 22"):
+        assert re.search(f"nvrun: .*{message}.* \\(ranks 0-1\\)", after), err
+
+
 def test_over_ipv6(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(["a", "b"], ipv6=True)
     code, out, err = nvrun(lab, "--hosts", "a,b", "--nproc-per-node", 1, RANK, "sum")

@@ -253,13 +253,6 @@ def test_sockets_count_only_beside_rdma_and_between_hosts() -> None:
     assert codes(alone, facts=facts(rdma=ACTIVE_PORT)) == []
 
 
-def test_the_plan_s_network_is_compared() -> None:
-    assert codes([*ACROSS, *DONE], expected_network="IB") == ["nccl-network-unexpected"] * 2
-    assert codes([*ACROSS, *DONE], expected_network="Socket") == []
-    plugin = log_of(0, "Using network IBext_v8")
-    assert codes(plugin, expected_network="IB") == []
-
-
 def test_different_networks_and_versions() -> None:
     mixed = [
         *log_of(0, "Using network IB", "NCCL version 2.27.5"),
@@ -283,13 +276,6 @@ def test_shared_memory_is_a_finding_only_beside_nvlink() -> None:
     assert codes(lines) == []
     assert codes(lines, facts=facts(gpus=(linked,))) == ["nccl-shm-beside-nvlink"]
     assert codes(lines, facts=facts(gpus=(Gpu(index=0, uuid="GPU-0", name="L4", pci="0000:1b:00.0"),))) == []
-
-
-def test_values_read_differently() -> None:
-    lines = log_of(0, "NCCL_BUFFSIZE set by environment to 4.", "NCCL_IB_TC set by environment to 106.")
-    assert codes(lines, asked={"NCCL_BUFFSIZE": "4M", "NCCL_IB_TC": "0x6a"}) == ["nccl-value-read-differently"]
-    rejected = log_of(0, "Invalid value 99999999999999999999 for NCCL_NTHREADS, using default -2.")
-    assert codes(rejected) == ["nccl-value-rejected"]
 
 
 def test_an_init_that_never_ended_names_who_is_missing() -> None:
