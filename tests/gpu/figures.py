@@ -15,7 +15,7 @@ from tests.gpu.study import GPU, HERE, ROOT, Study
 EXAMPLES = ROOT / "examples"
 MESSAGE = "256M" if GPU else "256K"
 SIZES = [1 << 20, 16 << 20, 256 << 20, 1 << 30] if GPU else [1 << 14, 1 << 18]
-PRESETS = ["throughput", "latency", "model-medium", "model-small", "model-large", "stability", "hopper", "nvlink"]
+PRESETS = ["throughput", "latency", "model-medium", "stability", "nvlink", "hopper", "model-small", "model-large"]
 
 
 def hosts(study: Study) -> list[str]:
@@ -108,7 +108,7 @@ def grid(study: Study) -> dict[str, Any]:
     rates: dict[str, list[float]] = {}
     for record in done["records"]:
         if record.get("bus_bandwidth"):
-            rates.setdefault(record["word"], []).append(round(record["bus_bandwidth"] / 1e9, 2))
+            rates.setdefault(record["word"], []).append(round(record["bus_bandwidth"] / 1e9, 5))
     ranking = sorted(((max(values), word) for word, values in rates.items()), reverse=True)
     best = max((rate for rate, word in ranking if word != tuned), default=0.0)
     return {

@@ -107,13 +107,7 @@ class Study:
                 code = process.wait(min(timeout or self.left, self.left))
             except subprocess.TimeoutExpired:
                 code = 124
-                for number, patience in ((signal.SIGTERM, 8), (signal.SIGKILL, 5)):
-                    os.killpg(process.pid, number)
-                    try:
-                        process.wait(patience)
-                        break
-                    except subprocess.TimeoutExpired:
-                        continue
+                end_group(process)
         seconds = round(time.monotonic() - begun, 2)
         told, complained = out.read_text(errors="replace"), err.read_text(errors="replace")
         with self._lock:
@@ -148,6 +142,20 @@ class Study:
                 if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST:
                     archive.add(path, str(path.relative_to(self.work)))
         (self.out / f"{self.part}.tar.gz").write_bytes(part.read_bytes())
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends what was started and waits until nothing of its group is left: the next step wants the GPUs."""
+    for number, patience in ((signal.SIGTERM, 8.0), (signal.SIGKILL, 4.0)):
+        end, sent = time.monotonic() + patience, False
+        while time.monotonic() < end:
+            process.poll()
+            try:
+                os.killpg(process.pid, 0 if sent else number)  # once: a second one would be "now" to nvrun
+            except ProcessLookupError:
+                return
+            sent = True
+            time.sleep(0.2)
 
 
 def together(*works: Callable[[], Any]) -> list[Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyroute2 import IPRoute, NetNS, netns  # type: ignore[import-not-found, unused-ignore]
-
 HOSTS = {"one": "10.99.0.1", "two": "10.99.0.2"}
 
 
 def make(folder: Path) -> list[str]:
     """The flags that reach both, one rank on each; the script behind `--rsh` is written into `folder`."""
+    from pyroute2 import IPRoute, NetNS, netns  # type: ignore[import-not-found, unused-ignore]
+
     with IPRoute() as ip:
         ip.link("add", ifname="nvbr", kind="bridge")
         bridge = ip.link_lookup(ifname="nvbr")[0]
