@@ -163,12 +163,12 @@ def capture(study: Study) -> dict[str, Any]:
 def compression(study: Study) -> dict[str, Any]:
     """Flat against hierarchical and PowerSGD between two hosts; DDP's hooks over NVLink and over sockets."""
     size = ["--mb", "256"] if GPU else ["--mb", "1"]
-    model = ["--dim", "2048", "--layers", "8", "--batch-size", "8"] if GPU else ["--steps", "8"]
+    model = ["--dim", "1024", "--layers", "8", "--steps", "12"] if GPU else ["--steps", "8"]
     found: dict[str, Any] = {}
     for name, where, script, flags in (
         ("hierarchical, sockets", hosts(study), "hierarchical_allreduce.py", size),
-        ("hooks, NVLink", ["--nproc-per-node", "2"], "comm_compress.py", model),
         ("hooks, sockets", hosts(study), "comm_compress.py", model),
+        ("hooks, NVLink", ["--nproc-per-node", "2"], "comm_compress.py", model),
     ):
         done = study.nvrun(name.replace(", ", "-"), *where, str(EXAMPLES / script), *flags, timeout=30)
         found[name] = {"exit": done.code, "says": [re.sub(r"^\S+: ", "", line) for line in done.out.splitlines()]}
