@@ -135,6 +135,9 @@ class Study:
         self.keep()
 
     def keep(self) -> None:
+        logs = [path.read_text(errors="replace") for path in self.work.rglob("nccl.*.log")]
+        off = sum("NCCL_NVLS_ENABLE set by environment to 0" in log for log in logs)
+        self.results["multicast"] = {"NCCL logs": len(logs), "in which it is off": off}
         (self.out / f"{self.part}.json").write_text(json.dumps(self.results, indent=1, default=str))
         part = self.work.with_suffix(".part")
         with tarfile.open(part, "w:gz", compresslevel=5) as archive:
