@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests.lab` is found whichever way pytest was started
 
 from tests.lab import slurm
 from tests.lab.lab import Lab, why_not
+
+settings.register_profile("suite", deadline=None)  # how long an example takes says how busy the machine is
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -22,6 +27,13 @@ def own_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def heard_interrupts() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and a program that is tested would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

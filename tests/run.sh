@@ -1,5 +1,6 @@
 #!/bin/sh
 # Installs what the tests need and runs all of them. Arguments go to pytest: ./tests/run.sh tests/nccl -k lint
+#   ./tests/run.sh -n 0                      one after the other (default: on all cores, a file of tests at a time)
 #   TORCH='torch==2.13.0' ./tests/run.sh     chooses the torch to install (default: the newest)
 # As root also Debian's packages for the lab: sshd, Slurm, nftables and the like; none of their services is started.
 # What pytest skipped, and why, stands above its last line.
@@ -67,8 +68,11 @@ step namespaces namespaces
 step "ruff check" .venv/bin/ruff check -q .
 step "ruff format" .venv/bin/ruff format -q --check .
 step mypy .venv/bin/mypy
-# Real hosts on two busy cores: what failed is run once more, alone, and both are shown.
-.venv/bin/python -m pytest "$@" || {
+# A third of what tests do is wait: one more at a time than there are cores. With GPUs none: they would share them.
+workers=$(($(nproc) < 8 ? $(nproc) + 1 : 8))
+[ ! -e /dev/nvidiactl ] || workers=0
+# Real hosts on busy cores: what failed is run once more, alone, and both are shown.
+.venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder --durations 10 "$@" || {
     code=$?
     [ "$code" = 1 ] || exit "$code"
     echo "== the tests that failed, once more"

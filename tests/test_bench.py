@@ -33,7 +33,8 @@ def ran(schedule: Schedule, text: str = TEXT, ranks: int = 2) -> tuple[Results, 
     """The schedule under torchrun on this machine, and what the ranks said on stderr."""
     asked = json.dumps({name: msgspec.to_builtins(getattr(schedule, name)) for name in schedule.__struct_fields__})
     python = [sys.executable, "-u", "-c", text, asked]
-    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--no-python", "--", *python]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    argv = [*torchrun, "--no-python", "--", *python]
     done = subprocess.run(argv, capture_output=True, check=False, timeout=120)
     return session.read(done.stdout.splitlines()), done.stderr.decode()
 

@@ -4,6 +4,7 @@ is."""
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = {str(path.relative_to(ROOT)): path.read_text() for top in ("nvrun", "hooks", "tests")
            for path in sorted((ROOT / top).rglob("*.py"))}  # fmt: skip
-TREES = {name: ast.parse(text, name) for name, text in SOURCES.items()}
 
 PURE_FOLDERS = ("nvrun/checks/", "nvrun/topology/", "nvrun/diagnose/", "nvrun/nccl/")
 READERS = {"nvrun/diagnose/files.py", "nvrun/nccl/catalogue.py", "nvrun/report/html.py"}
@@ -37,15 +37,18 @@ HARMLESS = {"pathlib.PurePath", "pathlib.PurePosixPath", "random.Random", "io.By
 FILE_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "rglob"}
 
 
+@functools.cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(SOURCES[name], name)
+
+
 def says_pure(name: str) -> bool:
-    return bool(re.search(r"\bPure\b", ast.get_docstring(TREES[name]) or ""))
+    return bool(re.search(r"\bPure\b", ast.get_docstring(tree_of(name)) or ""))
 
 
-PURE = sorted(
-    {name for name in SOURCES if name.startswith("nvrun/") and (says_pure(name) or name.startswith(PURE_FOLDERS))}
-    - READERS
-    | PURE_AS_WELL
-)
+def pure() -> list[str]:
+    ours = {name for name in SOURCES if name.startswith("nvrun/")}
+    return sorted({name for name in ours if says_pure(name) or name.startswith(PURE_FOLDERS)} - READERS | PURE_AS_WELL)
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -81,7 +84,7 @@ def effects(tree: ast.Module) -> set[str]:
 
 
 def test_pure_modules_do_nothing() -> None:
-    assert {name: found for name in PURE if (found := effects(TREES[name]))} == {}
+    assert {name: found for name in pure() if (found := effects(tree_of(name)))} == {}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def foreign(name: str) -> set[str]:
     """What a module of the agent takes from outside of it. pynvml travels along; it must be imported where it is used,
     so that a host without NVML is no reason to fail."""
     depth = len(Path(name).parts) - len(Path("nvrun/agent").parts)
-    tree = TREES[name]
+    tree = tree_of(name)
     at_once = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
     allowed = sys.stdlib_module_names - NOT_IN_3_9
     found = {each for each in imported(at_once) if each.startswith("pynvml")}
@@ -151,4 +154,4 @@ def test_help_does_not_wait_for_what_only_a_job_needs(line: list[str]) -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    assert [name for name in SOURCES if not ast.get_docstring(tree_of(name))] == []

@@ -19,7 +19,7 @@ from nvrun.options import BY_NAME, Options
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 NVRUN = (sys.executable, "-m", "nvrun")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 TINY_RESNET = ("--width", 8, "--depths", 1, 1, 1, 1, "--size", 32, "--batch-size", 4)
 WINDOWS = ("--steps", 2, "--windows", 2, "--warmup", 1)
 

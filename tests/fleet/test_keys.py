@@ -87,7 +87,7 @@ def test_an_agent_that_hangs_does_not_hold_the_launch(lab: Lab) -> None:
 
 
 @contextlib.contextmanager
-def agent(lab: Lab, key: Path, phrase: str, sock: str = "/tmp/nvrun-test-agent") -> Iterator[str]:
+def agent(lab: Lab, key: Path, phrase: str, sock: str = "/run/lab/ssh-agent") -> Iterator[str]:
     """An ssh-agent on the launcher that holds the key."""
     seen = lab.path("launcher", sock)
     seen.unlink(missing_ok=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,19 @@ def told(place: Path, rank: int) -> list[str]:
     """The signals that a rank got, and how it ended."""
     path = place / str(rank)
     return path.read_text().split("\n")[1:-1] if path.exists() else []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def limited(slurm_lab: Lab) -> Iterator[Batch]:
+    """A job on half of host c with Slurm's shortest time limit, a minute, and USR1 before it: the others are tested
+    meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="nvrun-slurm-", dir="/tmp") as name:
+        flags = ("--nodelist=c", "--cpus-per-task=2", "--mem=100", "--time=1", "--signal=USR1@40")
+        with (
+            suppress(TimeoutError),  # one that is slow to go is no matter: the lab's end is its end
+            submitted(slurm_lab, Path(name), listening(Path(name), "--nproc-per-node 2"), *flags) as job,
+        ):
+            yield job
 
 
 def running(job: Batch, ranks: int) -> None:

@@ -26,7 +26,7 @@ def test_shared(lab: Lab, place: Path) -> None:
     assert (runs / "latest/logs/b/rank1.out").stat().st_size == 1_000_000
     assert (runs / "latest/logs/a/rank0.err").read_bytes() == b""
     assert not (runs / "latest/.token").exists()
-    assert not list(Path("/tmp").glob("nvrun-4711/*")), "a shared folder needs no other"
+    assert not list(Path("/tmp").glob(f"nvrun-4711/{plan['run_id']}.*")), "a shared folder needs no other"
 
 
 def test_no_shared_file_system(make_lab: Callable[..., Lab]) -> None:
