@@ -21,17 +21,6 @@ EPHEMERAL = "32768-60999"
 
 
 @contextlib.contextmanager
-def other_torch(lab: Lab, host: str) -> Iterator[None]:
-    """A torch of another version stands first on the path of that host's sessions."""
-    package = lab.path(host, f"/run/lab/{host}/older/torch")
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "version.py").write_text("__version__ = '2.1.0'\n")
-    with faults.other_sshd(lab, host, "-o", f"SetEnv=PYTHONPATH=/run/lab/{host}/older"):
-        yield
-
-
-@contextlib.contextmanager
 def orphan(lab: Lab, host: str, port: int) -> Iterator[Running]:
     """A rank that an ended run left behind listens on the rendezvous port."""
     code = f"import socket, time; s = socket.create_server(('', {port})); time.sleep(600)"
@@ -44,8 +33,6 @@ def orphan(lab: Lab, host: str, port: int) -> Iterator[Running]:
 
 
 FAULTS: list[tuple[str, Fault, str, str | None, str, tuple[str, ...]]] = [
-    ("DROP of one port", lambda lab: faults.drop(lab, "a", "29500"), "port-dropped", "a", "29500", ()),
-    ("REJECT of one port", lambda lab: faults.reject(lab, "a", "29500"), "port-rejected", "a", "29500", ()),
     (
         "firewalld's REJECT",
         lambda lab: faults.reject(lab, "b", EPHEMERAL, reply="icmpx type admin-prohibited"),
@@ -97,19 +84,8 @@ FAULTS: list[tuple[str, Fault, str, str | None, str, tuple[str, ...]]] = [
         "10.78.0.0/16",
         ("--rsh", "/run/lab/rsh {host}"),
     ),
-    ("name is loopback", lambda lab: faults.name_to_loopback(lab, "b"), "own-name-loopback", "b", "127.0.1.1", ()),
-    ("name unknown", lambda lab: faults.name_unknown(lab, "b", "c"), "peer-name-unknown", "b", "cannot resolve c", ()),
-    ("sshd is down", lambda lab: faults.no_sshd(lab, "b"), "host-refused", "b", "refused", ()),
-    (
-        "sshd hangs",
-        lambda lab: faults.hung_sshd(lab, "b"),
-        "host-ssh-hung",
-        "b",
-        "does not speak",
-        ("--connect-timeout", "4"),
-    ),
-    ("another torch", lambda lab: other_torch(lab, "b"), "torch-version-differs", "b", "2.1.0", ()),
     ("full disk", lambda lab: faults.full_disk(lab, "b", "/tmp"), "disk-full", "b", "/tmp", ()),
+    ("no programs in /tmp", lambda lab: faults.mounted(lab, "b", "/tmp", "noexec"), "cache-noexec", "b", "noexec", ()),
     (
         "orphan",
         lambda lab: orphan(lab, "a", 29500),

@@ -31,6 +31,8 @@ def test_three_healthy_hosts_give_no_alarm_and_keep_nothing(lab: Lab, user: str)
     checked = check(lab, user=user)
     assert checked.serious == set(), checked.findings
     assert checked.code == 0
+    assert checked.seconds < 10 or machine_is_busy(), f"{checked.seconds:.1f} s"
+    assert len(checked.answer["judged"]) > 40
     assert {"connections", "path-mtu", "rendezvous-reached"} <= set(checked.answer["judged"])
     assert len(checked.answer["measured"]["connections"]) == 6
     for host in HOSTS:

@@ -40,18 +40,16 @@ def said(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["-m", "rank"],
-        ["--run-path", RANK],
-        ["--no-python", sys.executable, RANK],
-        ["--standalone", "--role", "trainer", RANK],
+        ["--master-port", "29641", "--signals-to-handle", "SIGTERM,SIGINT", "--local-ranks-filter", "0", "-m", "rank"],
+        ["--rdzv-backend", "static", "--rdzv-endpoint", "localhost:29642", "--rdzv-conf", "timeout=60", "--run-path",
+         RANK],
+        ["--standalone", "--role", "trainer", "--no-python", sys.executable, RANK],
         ["--nnodes", "1:1", "--max-restarts", "2", "--monitor-interval", "0.5", RANK],
         ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", "456", RANK],
-        ["--master-port", "29641", "--signals-to-handle", "SIGTERM,SIGINT", "--local-ranks-filter", "0", RANK],
-        ["--rdzv-backend", "static", "--rdzv-endpoint", "localhost:29642", "--rdzv-conf", "timeout=60", RANK],
     ],
-    ids=lambda flags: str(flags[0]),
-)
-def test_a_flag_starts_the_program_as_torchrun_does(tmp_path: Path, flags: list[object]) -> None:
+    ids=["-m", "--run-path", "--no-python", "--nnodes", "--rdzv-backend"],
+)  # fmt: skip
+def test_flags_start_the_program_as_torchrun_does(tmp_path: Path, flags: list[object]) -> None:
     found = said(nvrun(tmp_path, *flags, "say", "--r=16", "a b"))
     assert sorted(each["rank"] for each in found) == ["0", "1"]
     assert all(each["argv"] == ["say", "--r=16", "a b"] and each["world"] == "2" for each in found)

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.active.conftest import machine_is_busy
 from tests.lab import faults
 from tests.lab.lab import Lab
 
 pytestmark = pytest.mark.lab
 
 NVRUN = (sys.executable, "-m", "nvrun")
-SECONDS = 20.0
-"""The target is 6 s, measured on a quiet machine; a busy one must not fail the test."""
+SECONDS = 10.0
+"""The target is 6 s, measured on a quiet machine; what takes time on a busy one says nothing of nvrun."""
 
 
 def check(lab: Lab, *arguments: str) -> tuple[int, list[dict[str, Any]], float]:
@@ -40,39 +41,40 @@ def other_torch(lab: Lab) -> AbstractContextManager[None]:
     return faults.file_in_place(lab, "b", path, text)
 
 
-FAULTS: dict[str, tuple[Callable[[Lab], AbstractContextManager[Any]], str, str, int]] = {
-    "port dropped": (lambda lab: faults.drop(lab, "a", "29500"), "port-dropped", "a", 78),
-    "port rejected": (lambda lab: faults.reject(lab, "a", "29500"), "port-rejected", "a", 78),
-    "wrong host key": (lambda lab: faults.wrong_host_key(lab, "b"), "host-key-changed", "b", 69),
-    "name to 127.0.1.1": (lambda lab: faults.name_to_loopback(lab, "b"), "own-name-loopback", "b", 78),
-    "name unknown on one host": (lambda lab: faults.name_unknown(lab, "b", "c"), "peer-name-unknown", "b", 78),
-    "second torch version": (other_torch, "torch-version-differs", "b", 78),
-    "low nofile": (lambda lab: faults.low_limits(lab, "b", nofile=64), "nofile-low", "b", 78),
-    "small /dev/shm": (lambda lab: faults.small_shm(lab, "b"), "shm-small", "b", 78),
-    "clock 3 s off": (lambda lab: faults.clock(lab, "b", "+3s"), "clock-off", "b", 78),
-    "no sshd": (lambda lab: faults.no_sshd(lab, "b"), "host-refused", "b", 69),
-    "hung sshd": (lambda lab: faults.hung_sshd(lab, "b"), "host-ssh-hung", "b", 69),
+FAULTS: dict[str, tuple[Callable[[Lab], AbstractContextManager[Any]], str, str, str, int]] = {
+    "port dropped": (lambda lab: faults.drop(lab, "a", "29500"), "port-dropped", "a", "29500", 78),
+    "port rejected": (lambda lab: faults.reject(lab, "a", "29500"), "port-rejected", "a", "29500", 78),
+    "wrong host key": (lambda lab: faults.wrong_host_key(lab, "b"), "host-key-changed", "b", "known_hosts", 69),
+    "name to 127.0.1.1": (lambda lab: faults.name_to_loopback(lab, "b"), "own-name-loopback", "b", "127.0.1.1", 78),
+    "name unknown on one host": (
+        lambda lab: faults.name_unknown(lab, "b", "c"),
+        "peer-name-unknown",
+        "b",
+        "cannot resolve c",
+        78,
+    ),
+    "second torch version": (other_torch, "torch-version-differs", "b", "2.9.1", 78),
+    "low nofile": (lambda lab: faults.low_limits(lab, "b", nofile=64), "nofile-low", "b", "64", 78),
+    "small /dev/shm": (lambda lab: faults.small_shm(lab, "b"), "shm-small", "b", "/dev/shm", 78),
+    "clock 3 s off": (lambda lab: faults.clock(lab, "b", "+3s"), "clock-off", "b", "clock", 78),
+    "no sshd": (lambda lab: faults.no_sshd(lab, "b"), "host-refused", "b", "refused", 69),
+    "hung sshd": (lambda lab: faults.hung_sshd(lab, "b"), "host-ssh-hung", "b", "does not speak", 69),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named_with_its_host(lab: Lab, name: str) -> None:
-    fault, code, host, exit_code = FAULTS[name]
+    fault, code, host, cause, exit_code = FAULTS[name]
     with fault(lab):
         returned, findings, seconds = check(lab)
     print(f"{name}: {returned} in {seconds:.1f} s: {findings}")
     assert [(finding["code"], finding.get("host")) for finding in findings] == [(code, host)]
     assert returned == exit_code
+    assert cause in findings[0]["message"] + findings[0]["remedy"]
     assert "\n" not in findings[0]["message"]
     assert findings[0]["remedy"]
     assert "\n" not in findings[0]["remedy"]
-    assert seconds < SECONDS
-
-
-def test_three_healthy_hosts_have_nothing(lab: Lab) -> None:
-    returned, findings, seconds = check(lab)
-    assert (returned, findings) == (0, [])
-    assert seconds < SECONDS
+    assert seconds < SECONDS or machine_is_busy(), f"{seconds:.1f} s"
 
 
 def test_a_script_that_one_host_lacks(make_lab: Callable[..., Lab]) -> None:
