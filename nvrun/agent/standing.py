@@ -69,7 +69,7 @@ class Standing:
                 finish("")
 
         self._loop.watch(said, READ, read)
-        self._loop.later(deadline, lambda: finish("no answer in %g s" % deadline))
+        self._loop.later(deadline, lambda: finish("no answer in %.3g s" % deadline))
 
     def end(self, name: str) -> None:
         """The child lets go; one that does not within half a second is killed."""

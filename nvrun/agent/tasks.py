@@ -65,7 +65,7 @@ class Tasks:
 
         self._running[pid] = finish
         self._loop.watch(read_end, READ, read)
-        self._loop.later(deadline, lambda: finish("no answer in %g s" % deadline))
+        self._loop.later(deadline, lambda: finish("no answer in %.3g s" % deadline))
 
     def _child(self, work: Callable[[], object], write_end: int) -> None:
         """Never returns, whatever happens: this is a copy of the agent."""

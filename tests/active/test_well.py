@@ -103,7 +103,8 @@ def test_the_time_limit_bounds_it_and_says_what_was_not_tried(lab: Lab) -> None:
     with faults.drop(lab, "b", "32768-60999"):
         checked = check(lab, "--check-timeout", "1")
     reasons = [each["reason"] for each in checked.answer["skipped"]]
-    assert any("--check-timeout 1 s had passed" in reason for reason in reasons), checked.answer
+    expected = ["--check-timeout 1 s had passed", *(["no answer in 1 s"] if machine_is_busy() else [])]  # by the facts
+    assert any(words in reason for words in expected for reason in reasons), checked.answer
     assert checked.seconds < 8 or machine_is_busy()
 
 
