@@ -31,7 +31,7 @@ def run(request: Dict[str, Any], mark: str) -> Dict[str, Any]:
     try:
         if request["program"] is not None:
             data = base64.b64decode(request["program"])
-            home = tempfile.mkdtemp(prefix=_prefix(mark), dir=folder.base())
+            home = folder.in_base(lambda base: tempfile.mkdtemp(prefix=_prefix(mark), dir=base))
             argv[0] = os.path.join(home, os.path.basename(argv[0]))
             with open(os.open(argv[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "wb") as file:
                 file.write(data)

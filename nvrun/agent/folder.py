@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from typing import Iterator, NamedTuple, Tuple
+from typing import Callable, Iterator, NamedTuple, Tuple
 
 TOKEN = ".token"
 
@@ -50,11 +50,22 @@ def base() -> str:
     return path
 
 
+def in_base(make: Callable[[str], str]) -> str:
+    """What `make` makes in `base`: again where another run of this user, at its end, took the empty folder away."""
+    for _ in range(20):
+        with contextlib.suppress(FileNotFoundError):
+            return make(base())
+    return make(base())
+
+
 def _private(run_id: str, node: int) -> str:
     # The node is part of the name: hosts may share a /tmp (containers of one machine, network namespaces).
-    path = os.path.join(base(), "%s.%d" % (run_id, node))
-    os.mkdir(path, 0o700)
-    return path
+    def make(parent: str) -> str:
+        path = os.path.join(parent, "%s.%d" % (run_id, node))
+        os.mkdir(path, 0o700)
+        return path
+
+    return in_base(make)
 
 
 def _reads(path: str, token: str) -> bool:

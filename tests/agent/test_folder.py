@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,13 @@ def test_only_regular_files_are_brought_back(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     names = sorted(name for name, _ in folder.files(folder.Folder(str(tmp_path), False)))
     assert names == ["rank0.out", "torchrun/attempt_0/error.json"]
+
+
+def test_runs_that_come_and_go_do_not_take_each_others_parent_away(tmp_path: Path, temp: Path) -> None:
+    def come_and_go(number: int) -> None:
+        for again in range(100):
+            folder.remove(folder.prepare(str(tmp_path), "token", "gpu01", f"run{number}-{again}", 0))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(come_and_go, range(4))) == [None] * 4
+    assert list(temp.iterdir()) == []
