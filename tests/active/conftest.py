@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -49,9 +48,3 @@ def check(
     seconds = time.monotonic() - started
     assert done.stdout, done.stderr
     return Checked(done.returncode, json.loads(done.stdout), seconds, done.stderr)
-
-
-def machine_is_busy() -> bool:
-    """More processes want a CPU than three for each: what takes time then says nothing of nvrun."""
-    running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
-    return running > 3 * (os.cpu_count() or 1)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.active.conftest import ROOT, check, machine_is_busy
+from tests.active.conftest import ROOT, check
 from tests.lab import faults
-from tests.lab.lab import Lab, Running, wait_for
+from tests.lab.lab import Lab, Running, machine_is_busy, wait_for
 
 pytestmark = pytest.mark.lab
 Fault = Callable[[Lab], contextlib.AbstractContextManager[object]]

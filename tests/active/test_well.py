@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.active.conftest import NVRUN, ROOT, check, machine_is_busy
+from tests.active.conftest import NVRUN, ROOT, check
 from tests.lab import faults
-from tests.lab.lab import Lab
+from tests.lab.lab import Lab, machine_is_busy
 
 pytestmark = pytest.mark.lab
 HOSTS = ("a", "b", "c")

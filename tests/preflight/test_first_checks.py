@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.active.conftest import machine_is_busy
 from tests.lab import faults
-from tests.lab.lab import Lab
+from tests.lab.lab import Lab, machine_is_busy
 
 pytestmark = pytest.mark.lab
 

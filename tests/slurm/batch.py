@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.lab import Lab, wait_for
+from tests.lab.lab import Lab, out_of_patience, wait_for
 
 NVRUN = shlex.join([sys.executable, "-m", "nvrun"])
 RANK = Path(__file__).with_name("rank.py")
@@ -73,9 +73,9 @@ class Batch:
 
     def until(self, condition: Callable[[], bool], what: str, timeout: float = 40) -> None:
         """Waits, but not for a job that has ended."""
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
         while not condition():
-            if time.monotonic() > deadline or not self.state:
+            if out_of_patience(began, timeout) or not self.state:
                 raise AssertionError(f"{what}: not within {timeout} s, job {self.state or 'ended'}:\n{self.output}")
             time.sleep(0.1)
 
