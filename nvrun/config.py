@@ -203,7 +203,8 @@ def _from_file(file: ConfigText) -> Iterator[_Given]:
 
     for entry in read(file.path, file.text):
         place = f"{file.path}:{entry.line}"
-        setting = BY_NAME.get(entry.key) or _in_the_plural(entry.key)
+        key = entry.key.replace("_", "-")
+        setting = BY_NAME.get(key) or _in_the_plural(key)
         if setting is None:
             raise UsageError(f"{place}: {entry.key}: {_no_such_key(entry.key)}")
         for text in _texts(entry.value, setting, f"{place}: {entry.key}"):

@@ -144,7 +144,7 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
                 f"{args.origin['nnodes']}: {args.nnodes[0]}:{args.nnodes[1]} nodes, but {source} has {len(hosts)} hosts"
             )
     variables = list(_variables(invocation, environ))
-    folders = preset_folders(environ)
+    folders = preset_folders(environ, options.preset_path)
     return Job(
         mode=found,
         detected=seen,
@@ -175,10 +175,14 @@ def _presets(options: Options) -> list[str]:
     return [*sized, *(name for name in options.preset if name not in ("auto", TUNED))]
 
 
-def preset_folders(environ: Mapping[str, str]) -> list[Path]:
-    """Where presets are looked for: the user's own, then those that come with nvrun."""
+def preset_folders(environ: Mapping[str, str], paths: Collection[str] = ()) -> list[Path]:
+    """Where presets are looked for: in `paths` (--preset-path), the user's own, then those that come with nvrun.
+    UsageError for a path that is no folder."""
+    for path in paths:
+        if not Path(path).is_dir():
+            raise UsageError(f"{path}: no such folder of presets (--preset-path)")
     config = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/"), ".config")
-    return [Path(config, "nvrun", "presets"), shipped.folder("presets")]
+    return [*map(Path, paths), Path(config, "nvrun", "presets"), shipped.folder("presets")]
 
 
 def _table(bind: str | None) -> Mapping[int, Row] | None:

@@ -282,6 +282,9 @@ class Options:
     preset: Annotated[
         tuple[str, ...], Setting(_NCCL, text, "NAME|PATH", "apply an NCCL preset, or auto", brief=True, many=True)
     ] = ()
+    preset_path: Annotated[
+        tuple[str, ...], Setting(_NCCL, text, "DIR", "look for presets here first", many=True, file=True)
+    ] = ()
     model_size: Annotated[
         str | None, Setting(_NCCL, text, "N", "the preset for a model of N parameters: 350M, 7B (never guessed)")
     ] = None

@@ -16,10 +16,11 @@ from nvrun.hooks import Contribution, Hook, contributions
 from nvrun.job import Job
 from nvrun.mask import masked
 from nvrun.meanings import means
-from nvrun.model import Binding, EnvVar, Finding, Frozen, Severity
+from nvrun.model import Binding, EnvVar, Finding, Frozen, Severity, Skipped
 from nvrun.numactl import prefix
 from nvrun.plan import HostPlan, Plan, RankPlan, as_mapping
 from nvrun.preset_file import Preset
+from nvrun.preset_fit import unmet
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.interface import addresses, socket_interface
 from nvrun.topology.model import Topology
@@ -65,6 +66,8 @@ class Placed(Frozen, frozen=True, kw_only=True):
     environments: Mapping[str, tuple[Resolved, ...]]
     """Host -> every variable with its provenance."""
     findings: tuple[Finding, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    """Prerequisites of presets that could not be judged."""
     notices: tuple[str, ...] = ()
 
 
@@ -98,6 +101,8 @@ def place(
     chosen = _automatic(plan, facts, topologies)
     contribution = contributions(wishes.hooks, plan, facts)
     findings: list[Finding] = list(contribution.findings)
+    requires = dict.fromkeys(name for preset in wishes.presets for name in preset.requires)
+    skipped: list[Skipped] = []
     notices: dict[str, None] = {}
     environments: dict[str, tuple[Resolved, ...]] = {}
     hosts: list[HostPlan] = []
@@ -127,6 +132,9 @@ def place(
         ranks, bound = _bound(host, known, topologies[host.node], wishes, given, values)
         findings += bound.findings
         findings += _forwarded_over(host, known)
+        lacking = unmet(requires, known)
+        findings += (each for each in lacking if isinstance(each, Finding))
+        skipped += (each for each in lacking if isinstance(each, Skipped))
         notices |= dict.fromkeys(_idle(host, bound.gpus, wishes.args))
         hosts.append(
             msgspec.structs.replace(
@@ -139,6 +147,7 @@ def place(
         plan=msgspec.structs.replace(plan, hosts=tuple(hosts)),
         environments=environments,
         findings=tuple(findings),
+        skipped=tuple(skipped),
         notices=tuple(notices),
     )
 

@@ -151,6 +151,6 @@ def judge(
     unique = {(finding.code, finding.subject, finding.message): finding for finding in reversed(said)}
     return Verdict(
         findings=(*found, *tried.findings, *placed.findings, *verdict.findings, *reversed(unique.values())),
-        skipped=(*verdict.skipped, *tried.skipped),
+        skipped=(*placed.skipped, *verdict.skipped, *tried.skipped),
         judged=(*verdict.judged, *tried.judged),
     )

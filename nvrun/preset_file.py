@@ -62,7 +62,7 @@ class Preset(Frozen, frozen=True, kw_only=True):
     """None: never by `--preset auto`."""
     extends: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
-    """Prerequisites that `presets.unmet` checks."""
+    """Prerequisites that `preset_fit.unmet` checks."""
     variables: Mapping[str, PresetVariable] = {}
 
 

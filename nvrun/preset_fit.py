@@ -5,11 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from nvrun.facts import HostFacts
+from nvrun.meanings import means
 from nvrun.model import Finding, Severity, Skipped
 from nvrun.preset_file import Fits
 
 AMAZON, GOOGLE = "0x1d0f", "0x1ae0"
 """PCI vendors of the clouds whose NICs NCCL itself tunes for (src/transport/net_socket.cc)."""
+
+
+_WHY = "the preset's variables do nothing there, or the job fails at its first exchange"
+NVLINK, RDMA, GPUDIRECT, IBGDA = (
+    means(code, summary, read=read, why=_WHY, remedy=remedy, source=source)
+    for code, summary, read, remedy, source in (
+        ("preset-needs-nvlink", "a preset needs NVLink, and a host has none that is active", "NVLinks by NVML",
+         "nvidia-smi nvlink -s; another preset where the GPUs have no NVLink", "DeepEP, requirements"),
+        ("preset-needs-rdma", "a preset needs an NVIDIA NIC with RDMA, and a host has none that is active",
+         "RDMA ports (sysfs)", "ibv_devinfo; nvrun check --checklist", "NVSHMEM installation guide, IBGDA"),
+        ("preset-needs-gpudirect", "a preset needs RDMA into GPU memory, and nvidia_peermem is not loaded",
+         "/proc/modules", "sudo modprobe nvidia_peermem; a kernel and driver with dma-buf do without",
+         "NVSHMEM installation guide"),
+        ("preset-needs-ibgda", "a preset needs the GPU to post RDMA work itself, which the driver does not allow",
+         "/proc/driver/nvidia/params", "load the driver with EnableStreamMemOPs=1 and PeerMappingOverride=1",
+         "NVSHMEM installation guide, IBGDA"),
+    )
+)  # fmt: skip
 
 
 def misfit(fits: Fits | None, hosts: Sequence[HostFacts]) -> str:
@@ -90,35 +109,35 @@ def _missing(facts: HostFacts, code: str, message: str, remedy: str) -> Finding:
 
 
 def _nvlink(facts: HostFacts) -> Finding | Skipped | None:
-    code = "preset-needs-nvlink"
     if facts.gpus is None:
-        return Skipped(code=code, host=facts.host, reason=facts.missing.get("gpus", "GPUs were not read"))
+        return Skipped(code=NVLINK, host=facts.host, reason=facts.missing.get("gpus", "GPUs were not read"))
     without = [gpu.index for gpu in facts.gpus if not any(link.active for link in gpu.nvlinks)]
     if facts.gpus and not without:
         return None
     return _missing(
-        facts, code, f"no active NVLink on GPU {', '.join(map(str, without)) or '(none there)'}", "nvidia-smi nvlink -s"
+        facts,
+        NVLINK,
+        f"no active NVLink on GPU {', '.join(map(str, without)) or '(none there)'}",
+        "nvidia-smi nvlink -s",
     )
 
 
 def _rdma(facts: HostFacts) -> Finding | Skipped | None:
-    code = "preset-needs-rdma"
     if facts.rdma is None:
-        return Skipped(code=code, host=facts.host, reason=facts.missing.get("rdma", "RDMA ports were not read"))
+        return Skipped(code=RDMA, host=facts.host, reason=facts.missing.get("rdma", "RDMA ports were not read"))
     if any(port.state == "ACTIVE" and port.device.startswith("mlx5") for port in facts.rdma):
         return None
-    return _missing(facts, code, "no active mlx5 port: GPU-initiated RDMA needs a ConnectX NIC", "ibv_devinfo")
+    return _missing(facts, RDMA, "no active mlx5 port: GPU-initiated RDMA needs a ConnectX NIC", "ibv_devinfo")
 
 
 def _gpudirect(facts: HostFacts) -> Finding | Skipped | None:
-    code = "preset-needs-gpudirect"
     loaded = facts.software.nvidia_peermem if facts.software else None
     if loaded is None:
-        return Skipped(code=code, host=facts.host, reason="whether nvidia_peermem is loaded was not read")
+        return Skipped(code=GPUDIRECT, host=facts.host, reason="whether nvidia_peermem is loaded was not read")
     if loaded:
         return None
     return Finding(
-        code=code,
+        code=GPUDIRECT,
         severity=Severity.WARNING,  # dma-buf can do without, where NVSHMEM and the driver both know it
         message="nvidia_peermem is not loaded: RDMA into GPU memory then depends on dma-buf",
         host=facts.host,
@@ -128,10 +147,9 @@ def _gpudirect(facts: HostFacts) -> Finding | Skipped | None:
 
 def _gpu_initiated(facts: HostFacts) -> Finding | Skipped | None:
     """Driver options without which the GPU may not ring the NIC's doorbell (NVSHMEM installation guide, IBGDA)."""
-    code = "preset-needs-ibgda"
     options = facts.software.driver_options if facts.software else None
     if options is None:
-        return Skipped(code=code, host=facts.host, reason="/proc/driver/nvidia/params was not read")
+        return Skipped(code=IBGDA, host=facts.host, reason="/proc/driver/nvidia/params was not read")
     peer = options.get("RegistryDwords", "").strip('"').replace(" ", "")
     if options.get("EnableStreamMemOPs") == "1" and (
         "PeerMappingOverride=1" in peer or "PeerMappingOverride=0x1" in peer
@@ -139,7 +157,7 @@ def _gpu_initiated(facts: HostFacts) -> Finding | Skipped | None:
         return None
     return _missing(
         facts,
-        code,
+        IBGDA,
         "the driver was loaded without EnableStreamMemOPs=1 and PeerMappingOverride=1: GPU-initiated RDMA fails",
         "echo 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\"'"
         " | sudo tee /etc/modprobe.d/nvidia-ibgda.conf, rebuild the initramfs, reboot",

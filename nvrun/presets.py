@@ -158,8 +158,7 @@ def describe(preset: Preset) -> str:
     for name, each in preset.variables.items():
         lines += ["", f"{name}={each.value}" + (f"   (from {each.origin})" if each.origin != preset.name else "")]
         lines += [f"  why      {each.why}", f"  source   {each.source}", f"  cost     {each.cost}"]
-        if each.versions:
-            lines.append(f"  versions {', '.join(each.versions)}")
+        lines.append(f"  versions {', '.join(each.versions) or 'any'}")
     return "\n".join(lines)
 
 

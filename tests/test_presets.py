@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrun import facts, presets, shipped
+from nvrun import config, facts, job, preflight, presets, shipped
 from nvrun.errors import UsageError
 from nvrun.facts import Gpu, HostFacts, NvLink, PciDevice, RdmaPort, Software
 from nvrun.model import Severity
+from nvrun.prepare import plan_of_facts
 from nvrun.preset_file import Preset, read
 from nvrun.preset_fit import network, unmet
 
@@ -316,6 +317,18 @@ def test_prerequisites_of_deepep() -> None:
         "preset-needs-ibgda",
     ]
     assert len(unmet(deepep.requires, HostFacts(host="n1"))) == 4
+
+
+def test_prerequisites_are_checked_before_a_launch() -> None:
+    """Through the checks: a host that lacks them is refused, one of which they were not read is told as not judged."""
+    (bare,) = MACHINES["l40sx4"]
+    asked = job.read(config.parse(["--preset", "deepep", "train.py"], {}), {"HOME": "/nobody"})
+    decided = preflight.decide(asked, plan_of_facts(asked, "run", [bare]), {0: bare})
+    assert "preset-needs-nvlink" in {each.code for each in decided.verdict.findings}
+    assert decided.exit_code == 78
+    unread = HostFacts(host="n1")
+    decided = preflight.decide(asked, plan_of_facts(asked, "run", [unread]), {0: unread})
+    assert len([each for each in decided.verdict.skipped if each.code.startswith("preset-needs-")]) == 4
 
 
 def test_describe() -> None:

@@ -73,7 +73,9 @@ COMMANDS: dict[str, Command] = {
         ("from", "json"),
     ),
     "hooks": Command("hooks that there are, from where, and what they take", "[show NAME|PATH ...]"),
-    "presets": Command("NCCL presets that there are, and what they set", "[show NAME|PATH ...]", (), ("from", "json")),
+    "presets": Command(
+        "NCCL presets that there are, and what they set", "[show NAME|PATH ...]", (), ("preset-path", "from", "json")
+    ),
     "topo": Command(
         "GPUs, NICs and NUMA nodes as a tree",
         "",

@@ -94,10 +94,9 @@ def _compare(
     if not pairs.isdecimal() or not 2 <= int(pairs) <= 100:
         raise UsageError(f"--pairs {pairs}: expected a number from 2 to 100")
     placed, facts = decided(invocation, environ)
+    folders = job.preset_folders(environ, invocation.options.preset_path)
     both = tuple(
-        settings.environment(
-            word, folders=job.preset_folders(environ), versions=versions(facts[0]), user=users_variables(placed)
-        )
+        settings.environment(word, folders=folders, versions=versions(facts[0]), user=users_variables(placed))
         for word in words
     )
     chosen = model.points(model.collectives(flags.get("--collectives") or "all-reduce"), lengths)

@@ -24,7 +24,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         listing = catalogue.listing()
         return Said(document(variables=listing) if as_json else "".join(map(_line, listing)))
     placed, known = decided(invocation, environ)
-    fits = presets.fitting(presets.load_all(job.preset_folders(environ)), known)
+    fits = presets.fitting(presets.load_all(job.preset_folders(environ, invocation.options.preset_path)), known)
     if as_json:
         fitting = [fit.preset.name for fit in fits if not fit.reason]
         return Said(document(variables=rows(placed.environments), notices=placed.notices, presets=fitting))

@@ -14,7 +14,7 @@ from nvrun.report.document import document
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
-    folders = preset_folders(environ)
+    folders = preset_folders(environ, invocation.options.preset_path)
     as_json = invocation.options.json
     if invocation.words:
         verb, *names = invocation.words

@@ -81,6 +81,20 @@ def test_a_plan_from_a_pasted_topology(ask: Asked, tmp_path: Path, monkeypatch: 
     assert (code, err.count("\n")) == (2, 1), err
 
 
+def test_a_folder_of_the_users_own_presets(ask: Asked, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    own = "summary: ours\nvariables:\n  NCCL_IB_TC: {value: 106, why: w, source: s, cost: none}\n"
+    for name in ("ours", "hopper"):
+        (tmp_path / "own" / f"{name}.yaml").write_text(own)
+    assert "NCCL_IB_TC=106" in ask("presets", "show", "ours", "--preset-path", "own")[1]
+    assert ask("presets", "show", "ours")[0] == 2
+    (tmp_path / "nvrun.yaml").write_text("preset_paths: [own]\npreset: [ours]\n")
+    assert "NCCL_IB_TC=106  (preset ours" in ask("env", "--from", FACTS / "h100x8.json")[1]
+    assert ask("presets", "show", "hopper")[1].startswith("hopper: ours"), "the folder named comes first"
+    code, _, err = ask("presets", "--preset-path", "nowhere")
+    assert (code, err) == (2, "nvrun: nowhere: no such folder of presets (--preset-path)\n")
+
+
 def test_a_command_that_is_nearly_one_is_offered(ask: Asked) -> None:
     for wrong, right in (("chek", "check"), ("diagnos", "diagnose"), ("runz", "runs")):
         code, out, err = ask(wrong, "--json")
