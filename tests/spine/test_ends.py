@@ -10,6 +10,7 @@ from tests.spine.ends import ENDS, End, suffer
 
 
 @pytest.mark.lab
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: f"{end.way}: {end.what}")
 def test_nothing_is_left(end: End, place: Path, request: pytest.FixtureRequest) -> None:
     lab = request.getfixturevalue("slurm_lab" if end.way in ("srun", "sbatch") else "lab")
