@@ -340,7 +340,7 @@ def _more_ranks_than_gpus(host: str, ranks: int, gpus: int) -> Finding:
         subject=f"local rank {format_cpulist(range(gpus, ranks))}",
         observed=f"{ranks} ranks",
         expected=f"at most {gpus}, the GPUs visible there",
-        message=f"{ranks} ranks, but cuda:{gpus} does not exist: {gpus} GPUs are visible",
+        message=f"{ranks} ranks, but cuda:{gpus} does not exist: {gpus} GPU{'s are' if gpus > 1 else ' is'} visible",
         remedy=f"--nproc-per-node {gpus}; if ranks share GPUs on purpose or use none, --waive more-ranks-than-gpus",
     )
 

@@ -150,13 +150,14 @@ def automatic(
     *,
     interface: Chosen | None = None,
     hcas: Chosen | None = None,
+    gid_index: Chosen | None = None,
     topology_file: Chosen | None = None,
 ) -> tuple[EnvVar, ...]:
     """What nvrun sets unasked on one host: what NCCL needs there to work right, and Python's own crash report. What
     else records is contributed by the hooks nccl-debug and flight-recorder.
 
     `interface` is one network interface; `hcas` a comma list of RDMA devices with or without `:port`, given only where
-    NCCL's own choice would take a wrong port or hosts differ.
+    NCCL's own choice would take a wrong port or hosts differ; `gid_index` one of this host's, before NCCL 2.21.
     """
     found: list[EnvVar] = []
 
@@ -168,6 +169,8 @@ def automatic(
         add("GLOO_SOCKET_IFNAME", interface.value, interface.why)
     if hcas:
         add("NCCL_IB_HCA", f"={hcas.value}", hcas.why)
+    if gid_index:
+        add("NCCL_IB_GID_INDEX", gid_index.value, gid_index.why)
     if topology_file:
         add("NCCL_TOPO_FILE", topology_file.value, topology_file.why)
     add("PYTHONFAULTHANDLER", "1", "a crash leaves Python's stack")

@@ -22,9 +22,10 @@ from nvrun.plan import HostPlan, Plan, RankPlan, as_mapping
 from nvrun.preset_file import Preset
 from nvrun.preset_fit import unmet
 from nvrun.topology.from_facts import from_facts
+from nvrun.topology.gid import gid_index
 from nvrun.topology.interface import addresses, socket_interface
 from nvrun.topology.model import Topology
-from nvrun.topology.nics import hca_lists
+from nvrun.topology.nics import compute_nics, hca_lists
 from nvrun.topology.nvlink import gpu_order
 from nvrun.torchrun import TorchrunArgs
 from nvrun.tune.known import TUNED, of_hardware
@@ -247,9 +248,13 @@ def _automatic(
     for node, name in names.items():
         interface = socket_interface(facts[node], {names[other]: known_as[other] for other in facts if other != node})
         hca = hcas.get(name)
+        gid = gid_index(facts[node], compute_nics(topologies[node]).chosen) if several else None
         found[node] = environment.automatic(
             interface=Chosen(value=interface.name, why=interface.why) if interface.name else None,
             hcas=Chosen(value=hca.value.removeprefix("="), why=hca.why) if hca and hca.value else None,
+            gid_index=Chosen(value=str(gid), why="RoCE v2 over IPv4; NCCL finds it itself from 2.21 on")
+            if gid
+            else None,
         )
     return found
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from nvrun import config
-from nvrun.facts import HostFacts, from_json
+from nvrun.facts import Gid, HostFacts, RdmaPort, Software, from_json
 from nvrun.model import EnvVar, Host
 from nvrun.placement import Wishes, place
 from nvrun.plan import Plan, Site, build
@@ -125,3 +125,45 @@ def test_gpu_order_numbers_a_ring_along_nvlink() -> None:
     ranks = place(made, {0: bridged}, Wishes(args=args, gpu_order="nvlink")).plan.hosts[0].ranks
     assert [variable.value for variable in ranks[0].env if variable.name == "CUDA_VISIBLE_DEVICES"] == ["0,2,1,3"]
     assert [rank.binding.gpu for rank in ranks if rank.binding] == ["GPU-0", "GPU-2", "GPU-1", "GPU-3"]
+
+
+def roce(node: int, index: int, nccl: str) -> HostFacts:
+    """A host with two RoCE ports, whose table has the GID of its IPv4 address at `index`."""
+    link, mapped = "fe80:0000:0000:0000:0000:0000:0000:0001", "0000:0000:0000:0000:0000:ffff:0a00:000"
+    gids = (
+        Gid(index=0, gid=link, type="IB/RoCE v1"),
+        Gid(index=1, gid=link, type="RoCE v2"),
+        Gid(index=index - 1, gid=f"{mapped}{node}", type="IB/RoCE v1"),
+        Gid(index=index, gid=f"{mapped}{node}", type="RoCE v2"),
+    )
+    return HostFacts(
+        host=f"n{node}",
+        env={},
+        software=Software(python="3.11", executable="python3", nccl=nccl),
+        rdma=tuple(
+            RdmaPort(device=device, port=1, link_layer="Ethernet", state="ACTIVE", gids=gids)
+            for device in ("mlx5_0", "mlx5_1")
+        ),
+    )
+
+
+def test_the_gid_index_is_each_hosts_own_and_only_for_an_old_nccl() -> None:
+    def given(nccl: str, **variables: str) -> list[str | None]:
+        args = config.parse(["train.py"], {}).torchrun
+        env = tuple(EnvVar(name=name, value=value, source="--env") for name, value in variables.items())
+        hosts = [roce(0, 3, nccl), roce(1, 5, nccl)]
+        sites = [Site(host=Host(name=each.host), ranks=1, python="python3", folder="", address="a") for each in hosts]
+        made = build(
+            run_id="r", args=args, sites=sites, cwd="/", fleet=True, master_port=1, env=env, grace=1.0, lost_after=9.0
+        )
+        placed = place(made, dict(enumerate(hosts)), Wishes(args=args, env=env))
+        return [
+            {each.variable.name: each.variable.value for each in placed.environments[host.host]}.get(
+                "NCCL_IB_GID_INDEX"
+            )
+            for host in hosts
+        ]
+
+    assert given("2.20.5") == ["3", "5"]
+    assert given("2.21.5") == [None, None]
+    assert given("2.20.5", NCCL_IB_GID_INDEX="1") == ["1", "1"], "the user's holds"
