@@ -10,7 +10,7 @@ from nvrun.checks.compare import differing, listed
 from nvrun.checks.gpu import label
 from nvrun.checks.job import Job
 from nvrun.diagnose.rule import Stage
-from nvrun.diagnose.xid import XIDS, Action, read_xid
+from nvrun.diagnose.xid import SERIOUS, XIDS, Action, read_xid
 from nvrun.facts import Gpu, Xid
 
 _MEMORY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
@@ -235,9 +235,6 @@ def gpu_power_default(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
         )
 
 
-_SERIOUS = (Action.SERVICE, Action.REBOOT, Action.RESET, Action.LINK)
-
-
 @check(XID)
 def kernel_log_quiet(host: str, gpus: tuple[Gpu, ...], xids: tuple[Xid, ...], job: Job) -> Results:
     """The kernel log has no serious NVIDIA error about a planned GPU since boot."""
@@ -246,7 +243,7 @@ def kernel_log_quiet(host: str, gpus: tuple[Gpu, ...], xids: tuple[Xid, ...], jo
     for one in xids:
         event = read_xid(one.text)
         harmless = event is not None and event.stage is Stage.NOTE
-        if one.pci in planned and one.code in XIDS and XIDS[one.code].action in _SERIOUS and not harmless:
+        if one.pci in planned and one.code in XIDS and XIDS[one.code].action in SERIOUS and not harmless:
             seen.setdefault((one.pci, one.code), []).append(one)
     for (pci, code), events in seen.items():
         gpu, xid = planned[pci], XIDS[code]

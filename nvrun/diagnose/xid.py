@@ -102,6 +102,8 @@ _TABLE: tuple[tuple[int, str, Action], ...] = (
     (158, "a fatal timeout of the GPU", Action.RESET),
     (168, "memory errors in the region kept for the firmware", Action.REBOOT),
 )
+SERIOUS = (Action.SERVICE, Action.REBOOT, Action.RESET, Action.LINK)
+"""Classes that are no program's doing."""
 XIDS = {code: Xid(code, meaning, action) for code, meaning, action in _TABLE}
 
 _LINE = re.compile(r"\bXid \((?P<pci>[^)]*)\): (?P<code>\d+)(?:, (?P<text>.*))?")
