@@ -1,6 +1,7 @@
 """A job that may lose nodes, be preempted and be told to save: it always goes on from its last checkpoint.
 
     nvrun --nnodes 1:2 --max-restarts 3 --hosts a,b examples/elastic_checkpoint.py --folder /shared/job1
+    nvrun --nodes 2 --node-restarts 3 --hosts a,b,c examples/elastic_checkpoint.py --folder /shared/job1
     nvrun --nproc-per-node 2 examples/elastic_checkpoint.py --folder job1 --fsdp
 
 SIGUSR1 saves and goes on (Slurm: `--signal=USR1@120`); SIGTERM saves and ends (preemption, Ctrl-C; nvrun's --grace is
@@ -127,7 +128,8 @@ def train(args: argparse.Namespace, device: torch.device) -> float | None:
     checkpoint = (Shards if args.fsdp else OneFile)(args.folder, net, optimizer)
 
     progress = checkpoint.load(device)
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    # torchrun's restarts on the same hosts, and nvrun's on others.
+    restart = sum(int(os.environ.get(f"{who}_RESTART_COUNT", "0")) for who in ("TORCHELASTIC", "NVRUN"))
     say(f"restart {restart}, {dist.get_world_size()} ranks, " + (f"from {progress}" if progress else "from the start"))
     progress = progress or {"step": 0, "epoch": 0, "seen": 0}
 

@@ -18,7 +18,8 @@ from nvrun.errors import NvrunError, UsageError
 if TYPE_CHECKING:  # `nvrun --help` need not import them
     from nvrun.fleet.session import Console as Line
     from nvrun.job import Job
-    from nvrun.model import RunResult
+    from nvrun.model import Attempt, RunResult
+    from nvrun.rundir import RunFolder
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -108,32 +109,58 @@ def command_of(argv: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
-    """Runs the user's program; its exit code. Spares stand in for hosts that fail before it has begun."""
-    from nvrun import job, requeue, rundir
+    """Runs the user's program; its exit code. Spares stand in for hosts that fail before it has begun, and while it
+    runs as often as --node-restarts allows."""
+    from nvrun import job, replacement, requeue, rundir
+    from nvrun.fleet.crew import signals_noted
 
-    the_job: Job | None = job.read(invocation, environ)
-    bad: dict[str, None] = {}
-    while the_job:
-        asked = the_job
-        result, folder = run_job(asked, environ)
-        bad |= dict.fromkeys(result.bad_hosts)
-        rundir.note_hosts(folder, [host.name for host in asked.hosts], list(bad))
-        the_job = asked.without(bad)
-        if the_job:
-            names = ", ".join(host.name for host in the_job.hosts)
-            print(f"nvrun: without {', '.join(result.bad_hosts)}: starting again on {names}", file=sys.stderr)
-    if result.bad_hosts:
-        for line in requeue.left_out(asked, list(bad), folder.parent, environ):
+    the_job = job.read(invocation, environ)
+    for notice in replacement.check(the_job):
+        print(f"nvrun: {notice}", file=sys.stderr)
+    folder = new_folder(the_job, environ)
+    attempts: list[Attempt] = []
+    struck_off: dict[str, str] = {}
+    with signals_noted() as noted:
+        while True:
+            result = run_job(the_job, folder, environ, earlier=attempts, noted=noted)
+            struck_off |= result.bad_hosts
+            rundir.note_hosts(folder.path, [host.name for host in the_job.hosts], list(struck_off))
+            following = replacement.after(the_job, result, struck_off, interrupted=bool(noted))
+            if following.line:
+                print(f"nvrun: {following.line}", file=sys.stderr)
+            if following.job is None:
+                break
+            attempts.append(replacement.ended(the_job, result))
+            folder.set_aside(the_job.attempt)
+            the_job = following.job
+    if result.bad_hosts and not result.began:
+        for line in requeue.left_out(the_job, list(struck_off), folder.path.parent, environ):
             print(f"nvrun: {line}", file=sys.stderr)
     return result.exit_code
 
 
-def run_job(
-    the_job: Job, environ: Mapping[str, str], take: Callable[[Line], bool] = lambda line: False
-) -> tuple[RunResult, Path]:
-    """hosts -> facts -> checks -> plan -> launch -> observe -> report. How it went, and the run's folder.
+def new_folder(the_job: Job, environ: Mapping[str, str]) -> RunFolder:
+    """A folder for a run that begins now."""
+    import time
 
-    `take` sees each line of the ranks first; one for which it is true is not shown.
+    from nvrun import rundir
+
+    return rundir.create(rundir.new_run_id(time.time()), the_job.options.run_dir, environ)
+
+
+def run_job(
+    the_job: Job,
+    folder: RunFolder,
+    environ: Mapping[str, str],
+    *,
+    take: Callable[[Line], bool] = lambda line: False,
+    earlier: Sequence[Attempt] = (),
+    noted: list[int] | None = None,
+) -> RunResult:
+    """hosts -> facts -> checks -> plan -> launch -> observe -> report. How it went.
+
+    `take` sees each line of the ranks first; one for which it is true is not shown. `earlier`: attempts of this run
+    before; `noted`: signals that came between them.
     """
     import time
 
@@ -141,7 +168,6 @@ def run_job(
     from nvrun.fleet.crew import Ended, gathered
 
     started = time.time()
-    folder = rundir.create(rundir.new_run_id(started), the_job.options.run_dir, environ)
     writer = console.standard([host.name for host in the_job.hosts])
     if trouble := runs.remember(the_job, folder.run_id, folder.path, started, environ):
         writer.say(f"nvrun: {trouble}")
@@ -150,7 +176,7 @@ def run_job(
         if not take(line):
             writer.offer(line)
 
-    with folder.whatever_happens(started), gathered(the_job, environ, say=writer.say, show=show) as crew:
+    with folder.whatever_happens(started), gathered(the_job, environ, say=writer.say, show=show, noted=noted) as crew:
         # The agents come up while the rest is imported.
         from nvrun import preflight, slurm
         from nvrun.active.run import clock_of
@@ -158,6 +184,7 @@ def run_job(
         from nvrun.gather.join import gathering
         from nvrun.hooks.around import around
         from nvrun.launch import Launch
+        from nvrun.postmortem import look_again
         from nvrun.prepare import facts_requests, prepare
         from nvrun.report import board, text
         from nvrun.request import request
@@ -193,15 +220,18 @@ def run_job(
                 hooked.plan, hooked.facts = decided.plan, facts
                 launch.go(decided.plan, facts)
             launch.observe()
+            if launch.plan:
+                launch.strike_off(look_again(the_job, crew, decided, facts, launch.result(started)))
             if nodes:
                 nodes.tell(launch.result(started))
             hooked.result = launch.result(started)
             hooked.after()
             launch.bring_logs()
     why_unreachable = slurm.found(the_job, environ, ()) if crew.findings else []
-    result = launch.result(started, [*hooked.findings, *why_unreachable, *watched(folder.path, launch.plan)])
+    found = [*hooked.findings, *why_unreachable, *watched(folder.path, launch.plan)]
+    result = launch.result(started, found, earlier)
     if trouble := folder.finish(result):
         writer.say(f"nvrun: {trouble}")
     writer.say("\n".join(text.result_lines(result, str(folder.path))))
     writer.close()
-    return result, folder.path
+    return result

@@ -184,14 +184,18 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             yield _Given(setting, setting.variable, part, setting.variable)
 
 
+_OTHERS = {"NVRUN_CONFIG", "NVRUN_NODE_RANK", "NVRUN_NODE_COUNT", "NVRUN_RESTART_COUNT"}
+"""No settings, or what nvrun tells ranks: an nvrun inside a job has them."""
+
+
 def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
     """Variables that look like a setting and are none. Others may be nvrun's own marks or a hook's."""
     known = {setting.variable: setting for setting in SETTINGS}
     for variable in environ:
-        if variable.startswith("NVRUN_") and variable not in known and variable != "NVRUN_CONFIG":
+        if variable.startswith("NVRUN_") and variable not in known and variable not in _OTHERS:
             name = variable[6:].lower()
             meant = nearest(name, [setting.name for setting in SETTINGS])
-            theirs = None if name == "node_rank" else TORCHRUN.get(name)  # NVRUN_NODE_RANK is a mark of nvrun's own
+            theirs = TORCHRUN.get(name)
             if theirs:
                 yield f"{variable} is ignored: a flag of torchrun; give {theirs.spelling} or {theirs.variable}"
             elif meant:

@@ -54,6 +54,10 @@ class Job(Frozen, frozen=True, kw_only=True):
     cwd: str
     """On every host."""
     lost_after: float
+    attempt: int = 0
+    """Counts from 0: where hosts turn out bad the run is begun again on others."""
+    restarts: int = 0
+    """Earlier attempts whose ranks had begun."""
     env: tuple[EnvVar, ...] = ()
     """Variables the user gave on the command line: they hold whatever a host has."""
     defaults: tuple[EnvVar, ...] = ()
@@ -84,16 +88,22 @@ class Job(Frozen, frozen=True, kw_only=True):
         return self.mode.kind == "fleet"
 
     @property
+    def least_hosts(self) -> int:
+        """With fewer the job does not begin."""
+        return self.args.nnodes[0] if self.args.is_set("nnodes") else len(self.hosts)
+
+    @property
     def all_gpus(self) -> bool:
         """A node has a rank for each GPU unless the user said otherwise; torchrun's own default is one."""
         return self.fleet or self.step is not None
 
     def without(self, bad: Collection[str]) -> Job | None:
-        """The job with spares in the place of bad hosts, in the order of the list; None where they are too few."""
+        """The job with spares in the place of bad hosts, in the order of the list, or with fewer hosts as far as
+        --nnodes MIN:MAX allows it; None where they are too few."""
         good = [pair for pair in zip(self.hosts, self.kinds, strict=True) if pair[0].name not in bad]
         spares = [pair for pair in zip(self.spares, self.spare_kinds, strict=True) if pair[0].name not in bad]
         wanted = len(self.hosts) - len(good)
-        if not wanted or len(spares) < wanted:
+        if not wanted or len(good) + len(spares[:wanted]) < self.least_hosts:
             return None
         chosen, left = good + spares[:wanted], spares[wanted:]
         return msgspec.structs.replace(

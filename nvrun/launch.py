@@ -13,10 +13,10 @@ import msgspec
 from nvrun import readback
 from nvrun.console import Writer
 from nvrun.facts import HostFacts
-from nvrun.fleet.crew import Crew, Ended
+from nvrun.fleet.crew import SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.job import Job
-from nvrun.model import Finding, RankEnd, RunResult
+from nvrun.model import Attempt, Finding, RankEnd, RunResult
 from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
 from nvrun.preflight import Decided
@@ -53,6 +53,8 @@ class Launch:
         self._gang = True
         """One rank's failure is the job's: torchrun neither restarts nor goes on with fewer nodes."""
         self._min_nodes = len(crew.hosts)
+        self._store: int | None = None
+        """The host without which the others cannot meet again: it holds c10d's store."""
         self._dropped: Counter[str] = Counter()
         self._fetched_at: dict[int, float] = {}
         self.plan: Plan | None = None
@@ -64,7 +66,9 @@ class Launch:
         self._watch: Watch | None = None
         """Of hangs, from the first silence on."""
         self._words = Words({})
-        self._bad_hosts: tuple[str, ...] = ()
+        self._lost: dict[str, str] = {}
+        """Host -> how, of those that the job could not do without."""
+        self._bad_hosts: dict[str, str] = {}
         crew.listener = self
 
     # -- in the order of the pipeline -------------------------------------------------------------------------------
@@ -74,9 +78,10 @@ class Launch:
         plan, self._private = prepared.plan, dict(prepared.private)
         self._gang = plan.restarts == 0 and plan.min_nodes == len(plan.hosts)
         self._min_nodes = plan.min_nodes
+        self._store = 0 if plan.rendezvous == "c10d" else None
         for host in plan.hosts:
             self._states[host.node] = "running"
-            body = {"t": "job", "mark": f"{plan.run_id}.{host.node}", "socket": socket_name(plan.run_id, host.node),
+            body = {"t": "job", "mark": f"{plan.id}.{host.node}", "socket": socket_name(plan.id, host.node),
                     "argv": (*host.prefix, *host.argv), "cwd": host.cwd, "ranks": len(host.ranks), "grace": plan.grace,
                     "set": as_mapping(host.env), "defaults": as_mapping(host.defaults),
                     "console": "all" if plan.console is None else plan.console,
@@ -125,7 +130,7 @@ class Launch:
 
     def refuse(self, decided: Decided) -> NoReturn:
         """Nothing of the user runs."""
-        self._bad_hosts = decided.bad_hosts
+        self._bad_hosts |= decided.bad_hosts
         self._crew.end("preflight", decided.exit_code)
         raise Ended
 
@@ -145,8 +150,15 @@ class Launch:
             if state == "running":
                 crew.say(f"nvrun: {crew.names[host]} did not say that its ranks are gone; they may still run there")
                 self._states[host] = "gone"
+                if (silent := crew.silent_for(host)) > SILENT_AFTER:
+                    self._lost[crew.names[host]] = f"nothing heard for {silent:.0f} s"
         if crew.ending is None:
             crew.end("success", 0)
+
+    def strike_off(self, failed: Mapping[str, Finding]) -> None:
+        """Hosts that were found to have failed while the job ran."""
+        self._bad_hosts |= {host: finding.message for host, finding in failed.items()}
+        self._found |= {(finding.code, finding.subject): finding for finding in failed.values()}
 
     def bring_logs(self) -> None:
         """Fetches the logs of hosts that do not share the run's folder; what does not come stays where it is. Ctrl-C
@@ -171,10 +183,9 @@ class Launch:
         for host, why in self._folder.unfetched.items():
             crew.say(f"nvrun: logs of {crew.names[host]} could not be written here: {why}")
 
-    def result(self, started: float, findings: Iterable[Finding] = ()) -> RunResult:
+    def result(self, started: float, findings: Iterable[Finding] = (), earlier: Iterable[Attempt] = ()) -> RunResult:
         """How it went, as known now."""
-        crew, ending = self._crew, self._crew.ending
-        assert ending is not None
+        crew, ending = self._crew, self._ending()
         self._writer.flush()
         return RunResult(
             run_id=self._folder.run_id,
@@ -187,17 +198,30 @@ class Launch:
             message=ending.message,
             findings=(*findings, *crew.findings, *self._found.values(), *self._words.findings(), *self._hang()),
             console_dropped=self._dropped + Counter(self._writer.dropped),
-            bad_hosts=self._bad_hosts or self._unreachable(),
+            attempts=tuple(earlier),
+            began=self.plan is not None,
+            bad_hosts=self._bad_hosts | ({} if self._is_the_step() else self._lost | self._unreachable()),
             not_fetched=tuple(f"{crew.names[host]}:{path}" for host, path in sorted(self._private.items())),
         )
 
     def _hang(self) -> Iterable[Finding]:
         return [self._watch.finding] if self._watch and self._watch.finding else []
 
-    def _unreachable(self) -> tuple[str, ...]:
-        """A step of srun that does not start at all says nothing about any of its nodes."""
-        found = tuple(finding.host for finding in self._crew.findings if finding.host)
-        return () if "srun" in self._job.kinds and len(found) == len(self._crew.names) else found
+    def _ending(self) -> Ending:
+        """What ended it. Ranks that fail because a host is gone are often heard before that host is missed."""
+        ending = self._crew.ending
+        assert ending is not None
+        if ending.by in ("rank", "torchrun") and self._lost and not self._is_the_step():
+            (name, why), *_ = self._lost.items()
+            return Ending(by="lost", exit_code=69, message=f"lost {name}: {why}")
+        return ending
+
+    def _is_the_step(self) -> bool:
+        """A step of srun that ends, or does not even start, as a whole says nothing about any of its nodes."""
+        return "srun" in self._job.kinds and len(self._lost | self._unreachable()) == len(self._crew.names)
+
+    def _unreachable(self) -> dict[str, str]:
+        return {finding.host: finding.message for finding in self._crew.findings if finding.host}
 
     # -- what the agents say ----------------------------------------------------------------------------------------
 
@@ -241,6 +265,8 @@ class Launch:
         before, self._states[host] = self._states[host], "gone"
         if before in ("done", "left") or (before == "running" and self._goes_on_without(host, why)):
             return
+        if before == "running" or self._crew.ending is None:
+            self._lost[self._crew.names[host]] = why
         self._crew.end("lost", 69, f"lost {self._crew.names[host]}: {why}")
 
     def _inspect(self) -> None:
@@ -310,7 +336,7 @@ class Launch:
     def _goes_on_without(self, host: int, why: str) -> bool:
         """Whether an elastic job still has nodes enough; `host` has left it then."""
         staying = sum(state in ("running", "done") for other, state in self._states.items() if other != host)
-        if self._gang or self._crew.ending is not None or staying < self._min_nodes:
+        if self._gang or self._crew.ending is not None or staying < self._min_nodes or host == self._store:
             return False
         self._states[host] = "gone" if self._states[host] == "gone" else "left"
         self._crew.say(f"nvrun: {self._crew.names[host]} has left the job ({why}); it goes on with {staying}")

@@ -137,6 +137,22 @@ EndedBy = Literal["success", "rank", "torchrun", "signal", "lost", "hang", "pref
 """What ended a run. `torchrun`: it failed by itself, with no rank failing first (a taken port, a flag it refuses)."""
 
 
+class Attempt(Frozen, frozen=True, kw_only=True):
+    """An attempt after which the run was begun again on other hosts; its folder is `attempts/N` of the run's."""
+
+    hosts: tuple[str, ...]
+    """In rank order."""
+    started: float
+    """Seconds since the epoch."""
+    seconds: float
+    began: bool
+    """Whether its ranks were let go: then the next attempt is a restart."""
+    ended_by: EndedBy
+    exit_code: int
+    struck_off: Mapping[str, str]
+    """Host -> why it takes no further part."""
+
+
 class RunResult(Frozen, frozen=True, kw_only=True):
     """How a run ended; `result.json` in the run folder."""
 
@@ -153,8 +169,12 @@ class RunResult(Frozen, frozen=True, kw_only=True):
     """Bytes per host that the console did not get; the files have them."""
     not_fetched: tuple[str, ...] = ()
     """Hosts whose logs could not be brought back, and where they still are."""
-    bad_hosts: tuple[str, ...] = ()
-    """Hosts because of which nothing was started; none where the job itself was at fault."""
+    began: bool = False
+    """Whether ranks were let go."""
+    bad_hosts: Mapping[str, str] = {}
+    """Host -> why the run could not begin, or go on, with it; none where the job itself was at fault."""
+    attempts: tuple[Attempt, ...] = ()
+    """Earlier ones of the same run, on other hosts; this result is that of the last."""
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -334,6 +334,10 @@ class Options:
         float,
         Setting(_JOB, hang_seconds, "SECONDS|never", "end a job that hangs for so long, with exit code 124 (never)"),
     ] = math.inf
+    node_restarts: Annotated[
+        int | None,
+        Setting(_JOB, whole, "N", "when a host fails, begin again on spares, N times at most (NVRUN_RESTART_COUNT)"),
+    ] = None
     port_range: Annotated[
         tuple[int, int], Setting(_JOB, ports, "FIRST-LAST", "ports for the rendezvous (29500-29599)")
     ] = (29500, 29599)

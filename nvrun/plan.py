@@ -112,6 +112,8 @@ class Plan(Frozen, frozen=True, kw_only=True):
     """What will happen, and on which hosts."""
 
     run_id: str
+    attempt: int = 0
+    """Counts those of this run, from 0."""
     world_size: int
     rendezvous: Rendezvous
     master_addr: str | None
@@ -129,10 +131,21 @@ class Plan(Frozen, frozen=True, kw_only=True):
     console: tuple[int, ...] | None = None
     """Ranks shown on the console; None means all."""
 
+    @property
+    def id(self) -> str:
+        return attempt_id(self.run_id, self.attempt)
 
-def socket_name(run_id: str, node: int) -> str:
-    """The supervisor's abstract unix socket; the node is part of it, since hosts may share a network namespace."""
-    return f"nvrun-{run_id}-{node}"
+
+def attempt_id(run_id: str, attempt: int) -> str:
+    """Tells the attempts of a run apart: in marks of processes, names of sockets and folders, and at the rendezvous. A
+    host that was struck off may still run its part of an earlier one."""
+    return f"{run_id}.a{attempt}" if attempt else run_id
+
+
+def socket_name(attempt: str, node: int) -> str:
+    """The supervisor's abstract unix socket, by the attempt's id; the node is part of it, since hosts may share a
+    network namespace."""
+    return f"nvrun-{attempt}-{node}"
 
 
 def rendezvous(args: TorchrunArgs, *, fleet: bool) -> Rendezvous:
@@ -192,6 +205,8 @@ def _both(redirects: str, tee: str) -> str:
 def build(
     *,
     run_id: str,
+    attempt: int = 0,
+    restarts: int = 0,
     args: TorchrunArgs,
     sites: Sequence[Site],
     cwd: str,
@@ -204,14 +219,16 @@ def build(
     console: Sequence[int] | None = None,
 ) -> Plan:
     """The plan as far as torchrun's own command lines go; bindings come with the facts. `sites` in rank order; in node
-    mode (`fleet` false) there is one, this host, and the user's rendezvous is left as it is."""
+    mode (`fleet` false) there is one, this host, and the user's rendezvous is left as it is. `restarts`: how often the
+    job has been started anew on other hosts."""
     how = rendezvous(args, fleet=fleet)
+    own_id = attempt_id(run_id, attempt)
     world = sum(site.ranks for site in sites)
     plans: list[HostPlan] = []
     first = 0
     for node, site in enumerate(sites):
         node_args = args.replacing(
-            nproc_per_node=site.ranks, **_rendezvous_flags(args, how, node, sites, run_id, master_port)
+            nproc_per_node=site.ranks, **_rendezvous_flags(args, how, node, sites, own_id, master_port)
         )
         plans.append(
             HostPlan(
@@ -222,11 +239,11 @@ def build(
                 argv=host_argv(
                     node_args,
                     python=site.python,
-                    socket=socket_name(run_id, node),
+                    socket=socket_name(own_id, node),
                     log_dir=f"{site.folder}/torchrun" if site.folder else None,
                 ),
                 program=tuple(program_argv(args, site.python)),
-                env=(*site.forwarded, *env, *_own_variables(run_id, sites, node, args, how, grace, fleet)),
+                env=(*site.forwarded, *env, *_own_variables(run_id, restarts, sites, node, args, how, grace, fleet)),
                 defaults=(*defaults, *_torchruns_default(site.ranks)),
                 ranks=tuple(
                     RankPlan(
@@ -247,6 +264,7 @@ def build(
         shown = (0,)
     return Plan(
         run_id=run_id,
+        attempt=attempt,
         world_size=world,
         rendezvous=how,
         master_addr=sites[0].address if how != "user" else None,
@@ -261,11 +279,11 @@ def build(
 
 
 def _rendezvous_flags(
-    args: TorchrunArgs, how: Rendezvous, node: int, sites: Sequence[Site], run_id: str, port: int | None
+    args: TorchrunArgs, how: Rendezvous, node: int, sites: Sequence[Site], own_id: str, port: int | None
 ) -> dict[str, object]:
-    nodes = args.nnodes if args.is_set("nnodes") and args.nnodes[1] == len(sites) else (len(sites), len(sites))
+    nodes = (args.nnodes[0] if args.is_set("nnodes") else len(sites), len(sites))
     # An id that no other job has: with torchrun's default another job's node joined and "trained".
-    unique = {} if args.is_set("rdzv_id") else {"rdzv_id": run_id}
+    unique = {} if args.is_set("rdzv_id") else {"rdzv_id": own_id}
     if how == "static":
         return {
             "nnodes": nodes,
@@ -294,7 +312,14 @@ def _rendezvous_flags(
 
 
 def _own_variables(
-    run_id: str, sites: Sequence[Site], node: int, args: TorchrunArgs, how: Rendezvous, grace: float, fleet: bool
+    run_id: str,
+    restarts: int,
+    sites: Sequence[Site],
+    node: int,
+    args: TorchrunArgs,
+    how: Rendezvous,
+    grace: float,
+    fleet: bool,
 ) -> list[EnvVar]:
     """What nvrun itself tells torchrun and the ranks."""
     values = [EnvVar(name="NVRUN_RUN_ID", value=run_id, source="nvrun", why="names this run")]
@@ -304,6 +329,7 @@ def _own_variables(
             EnvVar(name="NVRUN_NODE_RANK", value=str(node), source="nvrun", why="this node in host order"),
             EnvVar(name="NVRUN_NODE_COUNT", value=str(len(sites)), source="nvrun", why="nodes of the run"),
             EnvVar(name="NVRUN_LOCAL_WORLD_SIZES", value=layout, source="nvrun", why="ranks of each node, in order"),
+            EnvVar(name="NVRUN_RESTART_COUNT", value=str(restarts), source="nvrun", why="starts anew on other hosts"),
         ]
     if args.shutdown_timeout is None:
         values.append(

@@ -44,7 +44,7 @@ def context(plan: Plan, job: Job) -> checks.Job:
         require_path=job.options.require_path,
         require_same=job.options.require_same,
         port=plan.master_port,
-        run_id=plan.run_id,
+        run_id=plan.id,
         torchrun=job.args,
         # OMP_NUM_THREADS gets a default only where a host has several ranks: a difference that the plan itself makes.
         set_everywhere=_everywhere([host.env for host in plan.hosts])
@@ -77,8 +77,8 @@ class Decided(Frozen, frozen=True, kw_only=True):
     """0, or why not: 69 unreachable, 78 refused."""
     lines: tuple[str, ...] = ()
     """What to tell the user."""
-    bad_hosts: tuple[str, ...] = ()
-    """Those that a launch would have to leave out; none where the job itself is at fault."""
+    bad_hosts: Mapping[str, str] = {}
+    """Those that a launch would have to leave out, and why; none where the job itself is at fault."""
 
 
 def decide(
@@ -96,13 +96,13 @@ def decide(
         return Decided(plan=placed.plan, lines=tuple(notices))
     verdict = judge(placed, facts, context(placed.plan, job), found, tried)
     decision = decision_of(job, verdict)
-    at_fault = [None if _of_the_job(finding) else finding.host for finding in decision.blocking]
+    at_fault = {None if _of_the_job(each) else each.host: each.message for each in reversed(decision.blocking)}
     return Decided(
         plan=placed.plan,
         verdict=verdict,
         exit_code=decision.exit_code,
         lines=(*notices, *shown(verdict, decision.waived), *(f"nvrun: {note}" for note in decision.notes)),
-        bad_hosts=() if None in at_fault else tuple(dict.fromkeys(host for host in at_fault if host)),
+        bad_hosts={} if None in at_fault else {host: why for host, why in reversed(at_fault.items()) if host},
     )
 
 

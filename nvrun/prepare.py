@@ -15,7 +15,7 @@ from nvrun.fleet.session import Body
 from nvrun.gather.cards import Known
 from nvrun.job import Job
 from nvrun.model import Frozen, Host
-from nvrun.plan import Plan, Site, as_mapping, build, rendezvous
+from nvrun.plan import Plan, Site, as_mapping, attempt_id, build, rendezvous
 from nvrun.rundir import RunFolder
 from nvrun.topology.interface import addresses
 
@@ -89,6 +89,8 @@ def plan_of_step(job: Job, started: Plan, nodes: Sequence[Known], own: int) -> P
 def _plan(job: Job, run_id: str, sites: Sequence[Site], port: int | None) -> Plan:
     plan = build(
         run_id=run_id,
+        attempt=job.attempt,
+        restarts=job.restarts,
         args=job.args,
         sites=sites,
         cwd=job.cwd,
@@ -108,7 +110,7 @@ def _preparation(job: Job, crew: Crew, run_id: str, folder: RunFolder | None, ho
     wants_port = host == 0 and rendezvous(job.args, fleet=job.fleet) != "user"
     return {
         "t": "prepare",
-        "run": run_id,
+        "run": attempt_id(run_id, job.attempt),
         "folder": str(folder.path) if folder else None,
         "token": folder.token if folder else "",
         "name": folder.logs(crew.names[host]).name if folder else "",

@@ -3,6 +3,7 @@
 nvrun-runs/20261129-151203-k3x9/      latest -> the newest
     plan.json  request.json  result.json
     logs/<host>/rank3.out  rank3.err  torchrun.out  torchrun.err
+    attempts/0/                          the same of an attempt after which it began again on other hosts
 """
 
 from __future__ import annotations
@@ -49,15 +50,13 @@ class RunFolder:
         self.token = secrets.token_hex(16)
         self._open: dict[int, BinaryIO] = {}
         self.unfetched: dict[int, str] = {}
-        """Host -> why a file of its could not be written here."""
+        """Host -> why a file of its could not be written here; of this attempt."""
         parent.mkdir(parents=True, exist_ok=True)
         ignore = parent / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n")
         self.path.mkdir()
-        with open(os.open(self.path / TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(self.token)
-        (self.path / "logs").mkdir()
+        self._begin()
         self._point_latest(parent)
 
     def write(self, name: str, data: bytes) -> None:
@@ -135,6 +134,29 @@ class RunFolder:
             return error.message
         (self.path / TOKEN).unlink(missing_ok=True)
         return ""
+
+    def set_aside(self, attempt: int) -> Path:
+        """Makes what an attempt left the folder of a run of its own, `attempts/N`, and begins anew. NvrunError where it
+        cannot."""
+        aside = self.path / "attempts" / str(attempt)
+        try:
+            aside.mkdir(parents=True)
+            for each in list(self.path.iterdir()):
+                if each.name != "attempts":
+                    each.rename(aside / each.name)
+            self._begin()
+        except OSError as error:
+            raise NvrunError(
+                f"{error.filename or aside}: the next attempt has no place: {error.strerror}",
+                hint="--run-dir DIR names another place",
+            ) from None
+        return aside
+
+    def _begin(self) -> None:
+        with open(os.open(self.path / TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(self.token)
+        (self.path / "logs").mkdir()
+        self.unfetched.clear()
 
     def _point_latest(self, parent: Path) -> None:
         link = parent / f".latest.{self.run_id}"

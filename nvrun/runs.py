@@ -60,6 +60,8 @@ class Remembered(Frozen, frozen=True, kw_only=True):
     hosts: tuple[Host, ...]
     kinds: tuple[Kind, ...]
     fleet: bool
+    attempt: int = 0
+    """`hosts` are those of this attempt."""
     options: Mapping[str, Any] = {}
     """Fields of `Options`, those of `_REACH` that were not left at their defaults."""
     variables: Mapping[str, str] = {}
@@ -75,7 +77,7 @@ class Run(Frozen, frozen=True, kw_only=True):
 
 
 def remember(job: Job, run_id: str, path: Path, started: float, environ: Mapping[str, str]) -> str:
-    """Adds a run that is about to start to the user's index. Returns why that failed, which stops no job."""
+    """Adds a run, or its next attempt, to the user's index. Returns why that failed, which stops no job."""
     default = Options()
     entry = Remembered(
         id=run_id,
@@ -85,6 +87,7 @@ def remember(job: Job, run_id: str, path: Path, started: float, environ: Mapping
         hosts=job.hosts,
         kinds=job.kinds,
         fleet=job.fleet,
+        attempt=job.attempt,
         options={
             name: getattr(job.options, name) for name in _REACH if getattr(job.options, name) != getattr(default, name)
         },

@@ -29,7 +29,7 @@ VALID = {
     "bind-memory": "strict", "gpu-order": "nvlink", "omp": "auto", "hook": "none", "console": "0,2-3", "run-dir": "r",
     "grace": "8", "lost-after": "never", "hang-after": "90",
     "hang-timeout": "1h", "port-range": "1000-1001", "dry-run": "true", "json": "true",
-    "from": "/f", "show-env": "true", "requeue-on-bad-node": "2",
+    "from": "/f", "show-env": "true", "requeue-on-bad-node": "2", "node-restarts": "2",
     "check-timeout": "20", "latency": "bare-metal", "require-path": "/data", "require-same": "/etc/hosts",
     "check-ssh-mesh": "true", "monitor": "off", "monitor-textfile": "/var/lib/node_exporter",
 }  # fmt: skip

@@ -9,7 +9,7 @@ import time
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
 MARK = "NVRUN_MARK"
-"""Environment variable that every process of a run carries on a host: `<run id>.<node rank>`."""
+"""Environment variable that every process of a run carries on a host: `<id of the attempt>.<node rank>`."""
 HOOK_MARK = "NVRUN_HOOK_MARK"
 """The same, of those that hooks started: they outlive the job until the agent ends."""
 

@@ -19,8 +19,9 @@ from typing import Any, Dict, Iterator, Optional, Set
 from . import procs
 from .folder import place
 
-MARK = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4}\.\d{1,6}")
-"""`<run id>.<node rank>`: the value of a mark, and the name of a private folder."""
+MARK = re.compile(r"\d{8}-\d{6}-[a-z0-9]{4}(?:\.a\d{1,6})?\.\d{1,6}")
+"""`<run id>.<node rank>`, with the attempt between them from the second on (`.a1`): the value of a mark, and the name
+of a private folder."""
 _AGENT = b"nvrun-agent/boot.py"
 """In the command line of keeper and supervisor."""
 _TERM_SECONDS = 3.0

@@ -10,7 +10,7 @@ import msgspec
 from nvrun import runs
 from nvrun.bench import worker
 from nvrun.bench.model import Record, Results, Schedule, Setup, TrialEnd
-from nvrun.cli import run_job
+from nvrun.cli import new_folder, run_job
 from nvrun.errors import NvrunError, UsageError
 from nvrun.facts import HostFacts
 from nvrun.fleet.session import Console
@@ -66,7 +66,10 @@ def run(
             return True
         return not line.text.strip()
 
-    result, folder = run_job(program(job, schedule), environ, take)
+    measured = program(job, schedule)
+    run_folder = new_folder(measured, environ)
+    result = run_job(measured, run_folder, environ, take=take)
+    folder = run_folder.path
     plan = runs.plan_of(folder)
     results = read(_output(folder, plan))
     if not results.trials:

@@ -39,6 +39,7 @@ class Job(Frozen, frozen=True, kw_only=True):
     port: int | None = None
     """Of the rendezvous."""
     run_id: str = ""
+    """Of this attempt: what marks of processes begin with."""
     torchrun: TorchrunArgs | None = None
     env: Mapping[str, Mapping[str, str]] = {}
     """Host -> the variables that its ranks will have, from wherever they come; a host that is not in it has those of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -88,7 +88,7 @@ def _look(the_job: job.Job, environ: Mapping[str, str]) -> Looked:
     return Looked(decided=decided, facts=tuple(known.values()), outcome=outcome)
 
 
-def _bad_hosts(looked: Looked) -> Sequence[str]:
+def _bad_hosts(looked: Looked) -> Collection[str]:
     if looked.unreached:
         return [finding.host for finding in looked.unreached if finding.host]
     return looked.decided.bad_hosts if looked.decided else ()

@@ -16,6 +16,7 @@ from nvrun.commands import Said
 from nvrun.commands.reach import crew_of
 from nvrun.config import Invocation
 from nvrun.errors import UsageError
+from nvrun.plan import attempt_id
 from nvrun.report.document import document
 from nvrun.report.text import finding_lines
 
@@ -104,7 +105,7 @@ def _by_hosts(entry: runs.Remembered, grace: float, environ: Mapping[str, str], 
     left = False
     with crew_of(the_job, {**environ, **entry.variables}) as crew:
         crew.arrive()
-        body = {"t": "sweep", "run": entry.id, "grace": grace}
+        body = {"t": "sweep", "run": attempt_id(entry.id, entry.attempt), "grace": grace}
         for host, (answer, _) in crew.ask(dict.fromkeys(crew.hello, body), "swept", grace + 20.0).items():
             swept = answer["result"] or {"ended": [], "left": []}
             trouble = answer["trouble"]

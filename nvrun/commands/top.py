@@ -82,11 +82,11 @@ def newest_of(found: runs.Run, plan: Plan, environ: Mapping[str, str]) -> Iterat
     )
     with crew_of(asked, {**environ, **entry.variables}) as crew:
         crew.arrive()
-        yield lambda: local() | _remote(crew, plan.run_id, elsewhere, names)
+        yield lambda: local() | _remote(crew, plan.id, elsewhere, names)
 
 
-def _remote(crew: Crew, run_id: str, nodes: list[int], names: list[str]) -> dict[str, HostSamples]:
-    bodies = {at: {"t": "sample", "mark": f"{run_id}.{nodes[at]}"} for at in crew.hello}
+def _remote(crew: Crew, attempt: str, nodes: list[int], names: list[str]) -> dict[str, HostSamples]:
+    bodies = {at: {"t": "sample", "mark": f"{attempt}.{nodes[at]}"} for at in crew.hello}
     found: dict[str, HostSamples] = {}
     for at, (body, _) in crew.ask(bodies, "sampled", _ASK_SECONDS).items():
         samples = monitor.parse(line.encode() for line in body["result"] or ())

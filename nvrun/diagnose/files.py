@@ -81,7 +81,9 @@ def collect(paths: Iterable[Path]) -> Collected:
 
 
 def _hidden(file: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(root).parts)
+    """Hidden files, and those of a run's earlier attempts, which have causes of their own."""
+    parts = file.relative_to(root).parts
+    return parts[0] == "attempts" or any(part.startswith(".") for part in parts)
 
 
 def _take(file: Path, found: Collected, *, named: bool) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Protocol
 
 import msgspec
@@ -31,6 +32,8 @@ SILENT_AFTER = 10.0
 _STOPPED_SECONDS = 5.0
 _ONE_SIGNAL_SECONDS = 0.2
 """Slurm's time limit sends SIGTERM twice within 5 ms (measured on 22.05); nobody presses Ctrl-C twice so quickly."""
+_TOLD_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
+"""These end nothing: the ranks hear of them."""
 PORTS_TAKEN = means(
     "ports-taken",
     "no port of --port-range is free on the first host",
@@ -179,6 +182,35 @@ class Crew:
                 raise Ended
         return {host: body for host in hosts if (body := self.take(host, answer)) is not None}
 
+    def answers(
+        self, bodies: Mapping[int, Body], answer: str, timeout: float, *, after_the_end: bool = False
+    ) -> dict[int, Body]:
+        """Sends each host its message; the answers of those that give one within `timeout` seconds, whoever is lost
+        meanwhile. Ended where it all ends, unless it is asked `after_the_end`."""
+        waiting = bodies.keys() - self.gone
+        for host in waiting:
+            self.send(dict(bodies[host]), to=[host])
+        found: dict[int, Body] = {}
+        deadline = time.monotonic() + timeout
+        while waiting and time.monotonic() < deadline:
+            if self.ending and not after_the_end:
+                raise Ended
+            self.pump(deadline)
+            found |= {host: body for host in waiting if (body := self.take(host, answer)) is not None}
+            waiting -= self.gone | found.keys()
+        return found
+
+    def facts_again(self, requests: Mapping[int, Body], seconds: float) -> dict[int, HostFacts]:
+        """What hosts are like after the job's end, of those that answer in time."""
+        bodies = {host: {"t": "facts", "request": request, "deadline": seconds} for host, request in requests.items()}
+        answers = self.answers(bodies, "facts", seconds + 5.0, after_the_end=True)
+        return {host: self._facts(host, body) for host, body in answers.items()}
+
+    def silent_for(self, host: int) -> float:
+        """Seconds for which nothing was heard from it."""
+        now = time.monotonic()
+        return now - self._session.heard.get(host, now)
+
     def take(self, host: int, answer: str) -> Body | None:
         """An answer that is there already."""
         found = self._answers.pop((host, answer), None)
@@ -298,7 +330,7 @@ class Crew:
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
-        if number in (signal.SIGUSR1, signal.SIGUSR2):
+        if number in _TOLD_RANKS:
             self.send({"t": "signal", "name": name[3:]})
             return
         now = time.monotonic()
@@ -336,9 +368,15 @@ class Crew:
 
 @contextmanager
 def gathered(
-    job: Job, environ: Mapping[str, str], *, say: Callable[[str], None], show: Callable[[Console], None]
+    job: Job,
+    environ: Mapping[str, str],
+    *,
+    say: Callable[[str], None],
+    show: Callable[[Console], None],
+    noted: list[int] | None = None,
 ) -> Iterator[Crew]:
-    """The crew while its links are open. Signals reach it; at the end nothing of it is left on any host."""
+    """The crew while its links are open. Signals reach it, as do those in `noted`, which came before it; at the end
+    nothing of it is left on any host."""
     options = job.options
     start = Start(
         pythons=interpreters(environ, options.python, sys.executable),
@@ -358,7 +396,7 @@ def gathered(
         connect_timeout=options.connect_timeout,
     )
     session = Session(ways, lost_after=job.lost_after, show=show)
-    with _signals_to(session):
+    with _signals_to(session, [] if noted is None else noted):
         crew = Crew(job, session, start, say)
         try:
             yield crew
@@ -367,11 +405,29 @@ def gathered(
 
 
 @contextmanager
-def _signals_to(session: Session) -> Iterator[None]:
+def _signals_to(session: Session, noted: list[int]) -> Iterator[None]:
     def tell(number: int, frame: object) -> None:
+        if number not in _TOLD_RANKS:
+            noted.append(number)
         session.events.put(Event(-1, "signal", number))
 
-    wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
+    with _signals(tell):
+        for number in tuple(noted):
+            session.events.put(Event(-1, "signal", number))
+        yield
+
+
+@contextmanager
+def signals_noted() -> Iterator[list[int]]:
+    """The signals that ask for an end, whether a crew heard them or came too late or too early for that."""
+    noted: list[int] = []
+    with _signals(lambda number, frame: None if number in _TOLD_RANKS else noted.append(number)):
+        yield noted
+
+
+@contextmanager
+def _signals(tell: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    wanted = [signal.SIGINT, signal.SIGTERM, *_TOLD_RANKS]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
         wanted.append(signal.SIGHUP)
     before = {number: signal.signal(number, tell) for number in wanted}

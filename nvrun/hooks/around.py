@@ -14,7 +14,6 @@ What they found is then in `hooked.findings`.
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -109,8 +108,8 @@ class Job:
                            "set": {**as_mapping(host.env), **self._told(host), **(env or {})},
                            "defaults": as_mapping(host.defaults),
                            "program": base64.b64encode(program).decode() if program is not None else None}  # fmt: skip
-                bodies[host.node] = {"t": "run", "answer": answer, "run": self.plan.run_id, "request": request}
-        answers = self._ask(bodies, answer, timeout + _ANSWER_SECONDS)
+                bodies[host.node] = {"t": "run", "answer": answer, "run": self.plan.id, "request": request}
+        answers = self._crew.answers(bodies, answer, timeout + _ANSWER_SECONDS, after_the_end=self._unwinding)
         return {self._name(node): _completed(self._name(node), answers.get(node)) for node in bodies}
 
     def look(self) -> dict[int, HostFacts]:
@@ -118,7 +117,8 @@ class Job:
         requests = facts_requests(self._asked, self.plan)
         bodies = {node: {"t": "facts", "request": each, "deadline": FACTS_SECONDS} for node, each in requests.items()}
         found = {}
-        for node, body in self._ask(bodies, "facts", FACTS_SECONDS + _ANSWER_SECONDS).items():
+        answers = self._crew.answers(bodies, "facts", FACTS_SECONDS + _ANSWER_SECONDS, after_the_end=self._unwinding)
+        for node, body in answers.items():
             try:
                 found[node] = facts_module.decode(body["result"])
             except msgspec.ValidationError:  # or the reason why there is no result
@@ -166,25 +166,6 @@ class Job:
                     self.warn(f"hook {hook.name} yields more than once; what follows its second yield did not run")
             except Exception as error:  # noqa: BLE001 - never hides how the job ended
                 self.warn(f"hook {hook.name}, after the job: {_reason(error)}", code=FAILED)
-
-    def _ask(self, bodies: Mapping[int, Mapping[str, Any]], answer: str, timeout: float) -> dict[int, dict[str, Any]]:
-        """Answers of the hosts that gave one in time. Ended where a signal or a lost host cuts a before-part short."""
-        crew = self._crew
-        waiting = {node for node in bodies if node not in crew.gone}
-        for node in waiting:
-            crew.send(dict(bodies[node]), to=[node])
-        found: dict[int, dict[str, Any]] = {}
-        deadline = time.monotonic() + timeout
-        while waiting and time.monotonic() < deadline:
-            if crew.ending and not self._unwinding:
-                raise Ended
-            crew.pump(deadline)
-            for node in list(waiting):
-                body = crew.take(node, answer)
-                if body is not None:
-                    found[node] = body
-            waiting -= crew.gone | found.keys()
-        return found
 
     def _name(self, node: int) -> str:
         return self._crew.names[node]

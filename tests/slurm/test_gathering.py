@@ -119,7 +119,7 @@ def test_what_one_node_finds_refuses_both(nodes: list[Node]) -> None:
     bad = Finding(code="x", severity=Severity.ERROR, message="it is broken")
     first, second = together(nodes, bad)
     assert (first.exit_code, second.exit_code) == (78, 78)
-    assert first.bad_hosts == (NODES[1],)
+    assert set(first.bad_hosts) == {NODES[1]}
     assert any("it is broken" in line for line in first.lines)
     assert any("it is broken" in line for line in second.lines)
     assert f"nvrun: refused by the checks: {NODES[0]} says why" in second.lines
@@ -129,7 +129,7 @@ def test_a_missing_node_is_named_in_time(nodes: list[Node]) -> None:
     started = time.monotonic()
     first = nodes[0].decide()
     assert time.monotonic() - started < 5
-    assert (first.exit_code, first.bad_hosts) == (78, (NODES[1],))
+    assert (first.exit_code, set(first.bad_hosts)) == (78, {NODES[1]})
     assert any("its nvrun has not come within 0.5 s" in line for line in first.lines)
 
 
@@ -158,7 +158,7 @@ def test_another_command_line_is_named(path: Path) -> None:
     for node in both:
         node.gathering.close()
     assert (first.exit_code, second.exit_code) == (78, 78)
-    assert first.bad_hosts == (), "another node would not be better"
+    assert not first.bad_hosts, "another node would not be better"
     assert any(f"{NODES[1]}: its command line is another than on {NODES[0]}" in line for line in first.lines)
 
 

@@ -1,0 +1,103 @@
+"""After an attempt: whether the run begins again on other hosts, and on which. Pure.
+
+A host that the checks refuse is replaced before anything of the user has run, as often as there are spares. One that
+fails while the job runs is replaced `--node-restarts` times; a failure of the script itself is no reason to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from nvrun.errors import UsageError
+from nvrun.hosts.nodeset import fold
+from nvrun.job import Job
+from nvrun.model import Attempt, Frozen, RunResult
+from nvrun.options import Options
+
+BY_A_HOST = ("lost", "rank", "torchrun", "hang")
+"""Ends that a host may be the cause of."""
+_SRUN = (
+    "--node-restarts under Slurm: a node that Slurm itself finds down ends the whole job, unless it was submitted with"
+    " --no-kill"
+)
+
+
+class Next(Frozen, frozen=True, kw_only=True):
+    """What follows an attempt."""
+
+    job: Job | None = None
+    """None: the run is over."""
+    line: str = ""
+    """For the user."""
+
+
+def check(job: Job) -> Iterator[str]:
+    """What to tell the user of --node-restarts before the launch. UsageError where it cannot be."""
+    if not job.options.node_restarts:
+        return
+    if not job.fleet:
+        raise UsageError(
+            f"--node-restarts: nvrun is one node here, and cannot put another host in its place ({job.mode.why})",
+            hint="drop it, or have nvrun start all nodes: --hosts, --hostfile",
+        )
+    if not job.spares and job.least_hosts == len(job.hosts):
+        yield "--node-restarts has no spare host to begin again on: give more hosts than --nodes, or --nnodes MIN:MAX"
+    elif "srun" in job.kinds:
+        yield _SRUN
+
+
+def ended(job: Job, result: RunResult) -> Attempt:
+    """The attempt as the results of later ones tell of it."""
+    return Attempt(
+        hosts=tuple(host.name for host in job.hosts),
+        started=result.started,
+        seconds=result.seconds,
+        began=result.began,
+        ended_by=result.ended_by,
+        exit_code=result.exit_code,
+        struck_off=result.bad_hosts,
+    )
+
+
+def after(job: Job, result: RunResult, struck_off: Mapping[str, str], *, interrupted: bool = False) -> Next:
+    """What follows `job`, which ended so. `struck_off`: hosts with the reason, those of this attempt among them;
+    `interrupted`: the user, or Slurm, has asked for an end."""
+    if interrupted:
+        return Next()
+    if result.began and result.ended_by == "lost" and not result.bad_hosts and job.options.node_restarts:
+        return Next(line="no restart: the step of srun ended as a whole, which tells nothing of any node")
+    if not result.bad_hosts or (result.began and result.ended_by not in BY_A_HOST):
+        return Next()
+    following, names = job.without(struck_off.keys()), fold(list(result.bad_hosts))
+    if not result.began:
+        if following is None:
+            return Next()
+        line = f"without {names}: starting again on {_named(following)}"
+        return Next(job=msgspec.structs.replace(following, attempt=job.attempt + 1), line=line)
+    limit = job.options.node_restarts
+    if not limit:
+        return Next()
+    if job.restarts >= limit:
+        return Next(line=f"no further restart without {names}: {limit} of --node-restarts {limit} are used up")
+    if following is None:
+        left = sum(host.name not in struck_off for host in (*job.hosts, *job.spares))
+        return Next(
+            line=f"no restart without {names}: {left} of the {job.least_hosts} hosts that the job needs are left"
+        )
+    reasons = "; ".join(f"{host}: {why.removeprefix(f'{host}: ')}" for host, why in result.bad_hosts.items())
+    return Next(
+        job=msgspec.structs.replace(following, attempt=job.attempt + 1, restarts=job.restarts + 1, options=_quick(job)),
+        line=f"restart {job.restarts + 1} of {limit} on {_named(following)}; struck off: {reasons}",
+    )
+
+
+def _named(job: Job) -> str:
+    return ", ".join(host.name for host in job.hosts)
+
+
+def _quick(job: Job) -> Options:
+    """The hosts have been looked at; what is left of the job's time is the user's."""
+    return job.options if job.options.check == "off" else dataclasses.replace(job.options, check="quick")

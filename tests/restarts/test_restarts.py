@@ -1,0 +1,144 @@
+"""Hosts that die while a job runs are replaced: the script goes on from its checkpoint on a spare."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import faults
+from tests.lab.lab import Lab, Running, wait_for
+
+NVRUN = (sys.executable, "-m", "nvrun")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "elastic_checkpoint.py"
+RANK = """
+import os, sys, time
+place, fails, lasts = sys.argv[1], *map(int, sys.argv[2:])
+count = int(os.environ["NVRUN_RESTART_COUNT"])
+open(f"{place}/up.{count}.{os.environ['RANK']}", "w").write(os.environ["NVRUN_MARK"])
+if count == fails:
+    sys.exit(37)
+time.sleep(600 if count < lasts else 0)
+"""
+"""Sleeps in each of its first `lasts` starts, and fails in the one of number `fails`."""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that all hosts of the lab have under one name."""
+    with tempfile.TemporaryDirectory(prefix="nvrun-restarts-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def start(lab: Lab, place: Path, *words: str | Path) -> Running:
+    flags = ["--nproc-per-node", "1", "--grace", "2", "--run-dir", place / "runs"]
+    return lab.popen([*NVRUN, *map(str, (*flags, *words))], cwd=place, start_new_session=True)
+
+
+def finish(running: Running, timeout: float = 150) -> tuple[int, str, str]:
+    with running:
+        stdout, stderr = running.communicate(timeout=timeout)
+    return running.returncode, stdout, stderr
+
+
+def kill_all(lab: Lab, host: str, place: Path) -> None:
+    """SIGKILL for all that the run has on a host, agent and ranks."""
+    for process in lab.processes(host):
+        if "nvrun-agent/boot.py" in " ".join(process.argv) or process.carries(str(place)):
+            with suppress(ProcessLookupError):  # its parent took it along
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def result(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return loaded
+
+
+def loss(text: str) -> str:
+    found = re.search(r"loss=(\S+)", text)
+    assert found, text
+    return found[1]
+
+
+def up(place: Path, restart: int) -> None:
+    """Both ranks run."""
+    wait_for(lambda: all((place / f"up.{restart}.{rank}").exists() for rank in (0, 1)), "both ranks", timeout=90)
+
+
+@pytest.mark.lab
+def test_a_job_goes_on_from_its_checkpoint_on_the_spare(lab: Lab, place: Path) -> None:
+    (calm := place / "calm").mkdir()
+    (hurt := place / "hurt").mkdir()
+    program = (EXAMPLE, "--steps", "8", "--every", "2", "--pause", "0.05", "--folder")
+    undisturbed = start(lab, calm, "--hosts", "a,c", *program, calm / "saved")
+    running = start(lab, hurt, "--hosts", "a,b,c", "--nodes", "2", "--node-restarts", "1", *program, hurt / "saved")
+    wait_for((hurt / "saved" / "checkpoint.pt").exists, "a checkpoint", timeout=90)
+    kill_all(lab, "b", hurt)
+    code, stdout, stderr = finish(running)
+    assert code == 0, stderr
+    # Rank 0 fails first, for want of its peer; the host that is gone is the cause all the same.
+    assert re.search(r"^nvrun: restart 1 of 1 on a, c; struck off: b: its connection ended", stderr, re.MULTILINE)
+    assert re.search(r"a:0: restart 1, 2 ranks, from {'step': [246]", stdout), stdout
+    assert loss(stdout) == loss(finish(undisturbed)[1])
+    folder = hurt / "runs" / "latest"
+    found = result(folder)
+    (earlier,) = found["attempts"]
+    assert (earlier["hosts"], earlier["ended_by"], earlier["exit_code"]) == (["a", "b"], "lost", 69)
+    assert list(earlier["struck_off"]) == ["b"]
+    assert (found["ended_by"], found.get("bad_hosts")) == ("success", None)
+    assert result(folder / "attempts" / "0")["ended_by"] == "lost"
+    assert (folder / "attempts" / "0" / "logs" / "a" / "rank0.out").exists()
+    assert sorted(path.name for path in (folder / "logs").iterdir()) == ["a", "c"]
+
+
+@pytest.mark.lab
+def test_a_host_that_is_cut_off_is_replaced_and_restarts_are_used_up(lab: Lab, place: Path) -> None:
+    (script := place / "rank.py").write_text(RANK)
+    flags = ("--hosts", "a,b,c", "--nodes", "2", "--node-restarts", "1", "--lost-after", "8")
+    running = start(lab, place, *flags, script, place, "-1", "2")
+    up(place, 0)
+    with faults.cut(lab, "b"):
+        up(place, 1)
+        # Whatever host b still runs of the first attempt can be told from the second's.
+        marks = [(place / f"up.{restart}.1").read_text() for restart in (0, 1)]
+        assert [mark.partition(".")[2] for mark in marks] == ["1", "a1.1"]
+        kill_all(lab, "c", place)
+        code, _, stderr = finish(running)
+        assert code == 69, stderr
+        wait_for(lambda: not lab.pids("b", marks[0]), "b has ended its ranks by itself", timeout=30)
+    assert "nvrun: restart 1 of 1 on a, c; struck off: b: nothing heard for " in stderr
+    assert "nvrun: no further restart without c: 1 of --node-restarts 1 are used up" in stderr
+    found = result(place / "runs" / "latest")
+    assert (found["ended_by"], list(found["bad_hosts"])) == ("lost", ["c"])
+    assert [list(attempt["struck_off"]) for attempt in found["attempts"]] == [["b"]]
+    assert (place / "runs" / "latest" / "bad_hosts.txt").read_text() == "b,c\n"
+
+
+@pytest.mark.lab
+def test_a_failure_of_the_script_is_no_reason(lab: Lab, place: Path) -> None:
+    (script := place / "rank.py").write_text(RANK)
+    running = start(lab, place, "--hosts", "a,b,c", "--nodes", "2", "--node-restarts", "1", script, place, "0", "0")
+    code, _, stderr = finish(running)
+    assert code == 37, stderr
+    assert "nvrun: restart" not in stderr
+    assert "attempts" not in result(place / "runs" / "latest")
+
+
+@pytest.mark.lab
+def test_without_a_spare_it_goes_on_with_fewer_where_that_was_allowed(lab: Lab, place: Path) -> None:
+    (script := place / "rank.py").write_text(RANK)
+    running = start(lab, place, "--hosts", "a,b", "--nnodes", "1:2", "--node-restarts", "1", script, place, "-1", "1")
+    up(place, 0)
+    kill_all(lab, "a", place)  # the host of the rendezvous: torchrun itself cannot go on without it
+    code, _, stderr = finish(running)
+    assert code == 0, stderr
+    assert "nvrun: restart 1 of 1 on b; struck off: a: its connection ended" in stderr

@@ -1,0 +1,111 @@
+"""What follows an attempt, from how it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvrun import job, replacement
+from nvrun.config import parse
+from nvrun.diagnose.files import collect
+from nvrun.errors import UsageError
+from nvrun.job import Job
+from nvrun.model import EndedBy, RunResult
+from nvrun.replacement import Next
+from nvrun.rundir import RunFolder
+
+RUN = "20261129-151203-k3x9"
+
+
+def asked(*argv: str) -> Job:
+    return job.read(parse([*argv, "t.py"], {}, []), {"HOME": "/nowhere"})
+
+
+def ended(by: EndedBy, *bad: str, began: bool = True, code: int = 69) -> RunResult:
+    why = {host: f"{host}: its connection ended" for host in bad}
+    return RunResult(run_id=RUN, ended_by=by, exit_code=code, started=1.0, seconds=2.0, began=began, bad_hosts=why)
+
+
+def after(the_job: Job, result: RunResult, **more: Any) -> Next:
+    return replacement.after(the_job, result, result.bad_hosts, **more)
+
+
+FLEET = ("--hosts", "n1,n2,n3", "--nodes", "2", "--rsh", "ssh {host}", "--node-restarts", "1")
+
+
+@pytest.mark.parametrize(
+    ("result", "hosts"),
+    [
+        (ended("lost", "n2"), ["n1", "n3"]),
+        (ended("rank", "n1", code=1), ["n2", "n3"]),
+        (ended("torchrun", "n1", code=1), ["n2", "n3"]),
+        (ended("rank", code=1), None),  # the script's own failure
+        (ended("success", code=0), None),
+        (ended("signal", "n2", code=143), None),
+        (ended("internal", "n2", code=70), None),
+        (ended("lost", "n1", "n2"), None),
+    ],
+)
+def test_which_ends_are_followed_by_a_restart_and_where(result: RunResult, hosts: list[str] | None) -> None:
+    following = after(asked(*FLEET), result).job
+    assert (following and [host.name for host in following.hosts]) == hosts
+    if following:
+        assert (following.attempt, following.restarts, following.options.check) == (1, 1, "quick")
+        assert following.spares == ()
+
+
+def test_words() -> None:
+    first = asked(*FLEET)
+    restart = after(first, ended("lost", "n2"))
+    assert restart.line == "restart 1 of 1 on n1, n3; struck off: n2: its connection ended"
+    assert restart.job
+    again = after(restart.job, ended("lost", "n3"))
+    assert again == Next(line="no further restart without n3: 1 of --node-restarts 1 are used up")
+    none_left = after(asked(*FLEET, "--node-restarts", "9", "--nodes", "3"), ended("lost", "n2"))
+    assert none_left == Next(line="no restart without n2: 2 of the 3 hosts that the job needs are left")
+    step = after(first, ended("lost"))
+    assert step == Next(line="no restart: the step of srun ended as a whole, which tells nothing of any node")
+    assert after(first, ended("lost", "n2"), interrupted=True) == Next()
+    assert after(asked(*FLEET[:-2]), ended("lost", "n2")) == Next(), "without the flag a lost host ends the run"
+
+
+def test_hosts_that_the_checks_refuse_are_replaced_without_counting() -> None:
+    following = after(asked(*FLEET[:-2]), ended("preflight", "n1", began=False, code=78))
+    assert following.line == "without n1: starting again on n2, n3"
+    assert following.job
+    assert (following.job.attempt, following.job.restarts, following.job.options.check) == (1, 0, "full")
+
+
+def test_fewer_hosts_only_as_far_as_the_range_goes() -> None:
+    flags = ("--hosts", "n1,n2,n3", "--rsh", "ssh {host}", "--node-restarts", "2")
+    elastic = after(asked(*flags, "--nnodes", "2:3"), ended("lost", "n3"))
+    assert elastic.job
+    assert [host.name for host in elastic.job.hosts] == ["n1", "n2"]
+    assert (
+        after(elastic.job, ended("lost", "n2")).line
+        == "no restart without n2: 1 of the 2 hosts that the job needs are left"
+    )
+
+
+def test_where_it_cannot_be_it_is_said_before_the_launch() -> None:
+    with pytest.raises(UsageError, match=r"--node-restarts: nvrun is one node here.*one machine"):
+        list(replacement.check(asked("--node-restarts", "1")))
+    assert list(replacement.check(asked(*FLEET))) == []
+    (no_spare,) = replacement.check(asked(*FLEET, "--nodes", "3"))
+    assert "no spare host" in no_spare
+    assert list(replacement.check(asked("--hosts", "n1,n2", "--rsh", "ssh {host}"))) == []
+
+
+def test_an_attempt_is_set_aside_as_a_run_of_its_own(tmp_path: Path) -> None:
+    folder = RunFolder(RUN, tmp_path)
+    (logs := folder.logs("n1")).mkdir()
+    (logs / "rank0.err").write_text("RuntimeError: CUDA out of memory\n")
+    assert folder.finish(ended("lost", "n2")) == ""
+    aside = folder.set_aside(0)
+    assert {path.name for path in aside.iterdir()} == {"logs", "result.json"}
+    assert {path.name for path in folder.path.iterdir()} == {"attempts", "logs", ".token"}
+    assert list((folder.path / "logs").iterdir()) == []
+    assert [source.host for source in collect([aside]).sources] == ["n1"]
+    assert collect([folder.path]).sources == [], "what ended an earlier attempt is not the cause of the last one's end"
