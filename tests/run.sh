@@ -68,7 +68,7 @@ step namespaces namespaces
 step "ruff check" .venv/bin/ruff check -q .
 step "ruff format" .venv/bin/ruff format -q --check .
 step mypy .venv/bin/mypy
-# A third of what tests do is wait: one more at a time than there are cores. With GPUs none: they would share them.
+# Much of what tests do is wait: one more at a time than there are cores. With GPUs none: they would share them.
 workers=$(($(nproc) < 8 ? $(nproc) + 1 : 8))
 [ ! -e /dev/nvidiactl ] || workers=0
 # Real hosts on busy cores: what failed is run once more, alone, and both are shown.
