@@ -1,7 +1,7 @@
 """Facts of one host, as `nvrun.facts.HostFacts` takes them: one collector a file, each section read on its own.
 
-Every section is read in a forked child with a deadline, all side by side: a wedged driver, a dead file server or a
-silent resolver costs its own section and no other.
+Every section that can block is read in a forked child of its own with a deadline, all side by side: a wedged driver, a
+dead file server or a silent resolver costs its own section and no other.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from .tree import Tree
 DEADLINE = 5.0
 DEADLINES = {"gpus": 18.0, "software": 8.0}
 """Seconds a section has. Without persistence mode the driver takes one or two seconds to wake each GPU."""
+FROM_MEMORY = ("identity", "cpus", "numa", "limits", "memory", "env", "own_env")
+"""Sections that the kernel answers out of its own memory, asking neither device nor file server."""
 LONGEST = max(DEADLINES.values())
 """`collect` answers within this and a moment."""
 
@@ -31,7 +33,10 @@ def collect(request: dict[str, Any], root: str = "/") -> dict[str, Any]:
     tree = Tree(root)
     table = _collectors(tree, request)
     wanted = request.get("sections") or list(table)
-    calls = {name: Call(table[name], DEADLINES.get(name, DEADLINE)) for name in wanted}
+    calls = {
+        name: Call(table[name], DEADLINES.get(name, DEADLINE), "memory" if name in FROM_MEMORY else "")
+        for name in wanted
+    }
     answers = ask(calls)
     reply: dict[str, Any] = {
         "host": request["host"],

@@ -1,4 +1,4 @@
-"""The script, the working directory and other paths that the job needs here; each asked in a child of its own."""
+"""The script, the working directory and other paths that the job needs here; a child for each mount asks for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PATIENCE = 2.0
 def paths(tree: Tree, wanted: list[str]) -> list[dict[str, Any]]:
     """The `PathFact` of each path."""
     mounts = system.mount_table(tree)
-    answers = ask({path: Call(partial(_path, tree, path), PATIENCE) for path in wanted})
+    answers = ask(
+        {path: Call(partial(_path, tree, path), PATIENCE, system.mount_of(mounts, path)[0]) for path in wanted}
+    )
     facts = []
     for path in wanted:
         fact = {"path": path, "exists": False, "filesystem": system.mount_of(mounts, path)[1] or None}

@@ -69,11 +69,11 @@ def _cgroup_limit(tree: Tree) -> int | None:
 
 
 def filesystems(tree: Tree, paths: list[str]) -> list[dict[str, Any]]:
-    """The `Filesystem` of each path, each asked in a child of its own.
+    """The `Filesystem` of each path; a child for each mount asks it.
 
     Of a path that does not exist yet (a cache) its nearest existing folder is described."""
     mounts = mount_table(tree)
-    answers = ask({path: Call(partial(_statvfs, tree, path), PATIENCE) for path in paths})
+    answers = ask({path: Call(partial(_statvfs, tree, path), PATIENCE, mount_of(mounts, path)[0]) for path in paths})
     described = []
     for path in paths:
         _, kind, options = mount_of(mounts, path)

@@ -66,6 +66,17 @@ def test_a_call_that_hangs_costs_its_deadline_and_nothing_else() -> None:
     assert time.monotonic() - started < 2
 
 
+def test_calls_of_one_child_are_made_in_turn_and_what_hangs_is_named() -> None:
+    own, behind = Call(lambda: 1, 0.5, "disk"), Call(lambda: 2, 0.5, "disk")
+    answers = ask({"first": own, "hung": Call(lambda: time.sleep(60), 0.5, "disk"), "behind": behind, "other": own})
+    assert answers["first"].value == 1
+    assert answers["hung"].error == "no answer in 0.5 s"
+    assert answers["behind"].error == answers["other"].error == "not read, behind hung: no answer in 0.5 s"
+    answers = ask({"first": own, "dead": Call(die, 5, "disk"), "behind": behind})
+    assert (answers["first"].value, answers["dead"].error) == (1, "the reading process died (signal 9)")
+    assert answers["behind"].error == "not read, behind dead: the reading process died (signal 9)"
+
+
 def test_calls_run_side_by_side() -> None:
     started = time.monotonic()
     ask({str(number): Call(lambda: time.sleep(0.4), 5) for number in range(10)})
