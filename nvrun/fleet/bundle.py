@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import marshal
+import sys
 import zlib
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from ..agent.boot import PACKAGE
 
 # Reads 8 hex digits of length, then that many bytes of zlib-compressed source, from fd 0 and not one byte more (a
-# buffered reader would swallow the messages behind it). One line, no single quote, `$` or `!`: it stands between single
+# buffered reader would swallow what is behind it); that source, `boot`, reads the rest by the same `r`. One line, no single quote, `$` or `!`: it stands between single
 # quotes for whatever login shell the host has.
 LOADER = (
     'exec("import os,zlib\\ndef r(n):\\n b=bytes()\\n while len(b)<n:\\n  c=os.read(0,n-len(b))\\n  if not c:'
@@ -21,18 +25,27 @@ LOADER = (
 
 @cache
 def bundle() -> bytes:
-    """Length, then the compressed agent: all of `nvrun.agent`, and pynvml for the hosts' GPUs."""
+    """`boot` and what it reads then: names, sources and compiled code of all of `nvrun.agent`, and of pynvml for the
+    hosts' GPUs; each block behind its length."""
     folder = Path(__file__).parent.parent / "agent"
     sources: dict[str, str] = {}
+    codes: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*.py")):
         parts = [PACKAGE, *path.relative_to(folder).with_suffix("").parts]
         if parts[-1] == "boot":
             continue
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         sources[name] = path.read_text(encoding="utf-8")
+        codes[name] = marshal.dumps(SourceFileLoader(name, str(path)).get_code(name))  # out of __pycache__
     pynvml = importlib.util.find_spec("pynvml")
-    if pynvml and pynvml.origin:
+    if pynvml and pynvml.origin:  # its code would be half of all, and only hosts with a GPU want it
         sources["pynvml"] = Path(pynvml.origin).read_text(encoding="utf-8")
     boot = (folder / "boot.py").read_text(encoding="utf-8")
-    packed = zlib.compress(f"# -*- coding: utf-8 -*-\n{boot}\nboot({sources!r})\n".encode(), 1)
-    return b"%08x" % len(packed) + packed
+    blocks = (
+        zlib.compress(f"# -*- coding: utf-8 -*-\n{boot}\nboot(r)\n".encode(), 1),
+        " ".join(sources).encode(),
+        zlib.compress(json.dumps(sources).encode(), 1),
+        sys.implementation.cache_tag.encode() + importlib.util.MAGIC_NUMBER,
+        zlib.compress(marshal.dumps(codes), 1),
+    )
+    return b"".join(b"%08x" % len(block) + block for block in blocks)

@@ -34,7 +34,8 @@ def message(body: object) -> bytes:
 
 
 sys.stdin.buffer.readline()  # the start's line of sh
-sys.stdin.buffer.read(int(sys.stdin.buffer.read(8), 16))  # the bundle
+for _ in range(5):  # the bundle's blocks
+    sys.stdin.buffer.read(int(sys.stdin.buffer.read(8), 16))
 for line in sys.stdin.buffer:
     kind = ASKED.get(json.loads(line)["t"], "")
     if kind and kind == at:
