@@ -36,7 +36,7 @@ def _xid(record: str, match: re.Match[str], boot: int | None) -> dict[str, Any]:
 
 
 def _records(path: str) -> list[str]:
-    """All that the kernel holds now; the device gives one record a read and would wait for more."""
+    """Those of all that the kernel holds now that name an Xid; the device gives one a read and would wait for more."""
     try:
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except PermissionError:
@@ -54,6 +54,7 @@ def _records(path: str) -> list[str]:
                 continue
             if not data:
                 return records
-            records.extend(data.decode("utf-8", "replace").splitlines())
+            if b"Xid" in data:  # most are not, and there are thousands
+                records.extend(data.decode("utf-8", "replace").splitlines())
     finally:
         os.close(log)
