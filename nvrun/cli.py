@@ -22,6 +22,14 @@ if TYPE_CHECKING:  # `nvrun --help` need not import them
     from nvrun.rundir import RunFolder
 
 
+NOT_OF_A_RUN = {
+    "from_": "a run has its hosts themselves; nvrun plan --from FILE says what would run on recorded ones",
+    "json": "a run writes result.json into its folder; nvrun plan --json and nvrun check --json print theirs",
+    "show_env": "nvrun plan --show-env",
+}
+"""Field of `Options` -> what to type in its place."""
+
+
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Runs nvrun and returns its exit code: the job's own, or 2 usage, 69 unreachable or lost, 70 nvrun's own fault,
     78 preflight refused, 124 hang, 128+n for signal n."""
@@ -47,8 +55,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             return int(said.exit_code)
         if invocation.options.dry_run:
             return main(["plan", *argv], environ)
-        if invocation.torchrun.program is None:
+        if not invocation.torchrun.program:
             raise UsageError("what shall run? nvrun [flags] train.py [arguments]", hint="nvrun --help")
+        for name, instead in NOT_OF_A_RUN.items():
+            if (flag := invocation.source(name)).startswith("--"):  # as a setting for all commands it does no harm
+                raise UsageError(f"{flag} is no flag of a run", hint=instead)
         for notice in invocation.notices:
             print(f"nvrun: {notice}", file=sys.stderr)
         return run(invocation, environ)

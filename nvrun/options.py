@@ -16,6 +16,10 @@ LEAST_SAMPLE_SECONDS = 0.1
 """A GPU's own figures are renewed about ten times a second (nvmlDeviceGetUtilizationRates: 1/6 s to 1 s)."""
 LEAST_HANG_SECONDS = 1.0
 """py-spy samples for whole seconds."""
+LEAST_LOST_SECONDS = 3.0
+"""A heartbeat comes every 2 s."""
+LEAST_TIMEOUT_SECONDS = 0.1
+"""Below it nothing that is asked over a network could answer."""
 
 Read = Callable[[str], object]
 """Text -> value; ValueError saying what was expected."""
@@ -123,11 +127,16 @@ def seconds_or_never(value: str) -> float:
         raise ValueError(f"{error}, or never") from None
 
 
-def hang_seconds(value: str) -> float:
-    wanted = seconds_or_never(value)
-    if wanted < LEAST_HANG_SECONDS:
-        raise ValueError(f"at least {LEAST_HANG_SECONDS:g} s, or never")
-    return wanted
+def at_least(least: float, read: Callable[[str], float], also: str = "") -> Read:
+    """A number of seconds that `read` gives, refused below `least`."""
+
+    def checked(value: str) -> float:
+        wanted = read(value)
+        if wanted < least:
+            raise ValueError(f"at least {least:g} s{also}")
+        return wanted
+
+    return checked
 
 
 def ports(value: str) -> tuple[int, int]:
@@ -218,7 +227,10 @@ class Options:
     ssh_config: Annotated[str | None, Setting(_CHAIN, text, "FILE", "ssh_config in place of the user's", file=True)] = (
         None
     )
-    connect_timeout: Annotated[float, Setting(_CHAIN, seconds, "SECONDS", "give up on a silent host after (10)")] = 10.0
+    connect_timeout: Annotated[
+        float,
+        Setting(_CHAIN, at_least(LEAST_TIMEOUT_SECONDS, seconds), "SECONDS", "give up on a silent host after (10)"),
+    ] = 10.0
     python: Annotated[str | None, Setting(_CHAIN, text, "PATH", "interpreter of the job on the hosts", brief=True)] = (
         None
     )
@@ -246,7 +258,12 @@ class Options:
     ] = "full"
     check_timeout: Annotated[
         float | None,
-        Setting(_CHECKS, seconds, "SECONDS", "what all checks together may take (60; with --check deep 300)"),
+        Setting(
+            _CHECKS,
+            at_least(LEAST_TIMEOUT_SECONDS, seconds),
+            "SECONDS",
+            "what all checks together may take (60; with --check deep 300)",
+        ),
     ] = None
     latency: Annotated[
         str | None,
@@ -324,15 +341,30 @@ class Options:
     grace: Annotated[float, Setting(_JOB, seconds, "SECONDS", "from SIGTERM to SIGKILL (30)", brief=True)] = 30.0
     lost_after: Annotated[
         float | None,
-        Setting(_JOB, seconds_or_never, "SECONDS|never", "a host ends its ranks when unheard for (300; srun 60)"),
+        Setting(
+            _JOB,
+            at_least(LEAST_LOST_SECONDS, seconds_or_never, ", or never"),
+            "SECONDS|never",
+            "a host ends its ranks when unheard for (300; srun 60)",
+        ),
     ] = None
     hang_after: Annotated[
         float,
-        Setting(_JOB, hang_seconds, "SECONDS|never", "no rank wrote or moved so long: say who waits for whom (600)"),
+        Setting(
+            _JOB,
+            at_least(LEAST_HANG_SECONDS, seconds_or_never, ", or never"),
+            "SECONDS|never",
+            "no rank wrote or moved so long: say who waits for whom (600)",
+        ),
     ] = 600.0
     hang_timeout: Annotated[
         float,
-        Setting(_JOB, hang_seconds, "SECONDS|never", "end a job that hangs for so long, with exit code 124 (never)"),
+        Setting(
+            _JOB,
+            at_least(LEAST_HANG_SECONDS, seconds_or_never, ", or never"),
+            "SECONDS|never",
+            "end a job that hangs for so long, with exit code 124 (never)",
+        ),
     ] = math.inf
     node_restarts: Annotated[
         int | None,

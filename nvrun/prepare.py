@@ -173,6 +173,6 @@ def ranks_of(job: Job, host: Host, gpus: int) -> int:
         return wanted
     if isinstance(wanted, str) and wanted not in ("gpu", "auto"):
         raise UsageError(f"--nproc-per-node {wanted}: nvrun counts GPUs only", hint="give gpu, auto or a number")
-    if wanted == "auto" and not gpus:
-        raise UsageError(f"--nproc-per-node auto: {host.name} has no GPU, so give a number")
+    if isinstance(wanted, str) and not gpus:
+        raise UsageError(f"--nproc-per-node {wanted}: {host.name} has no GPU that the job may use, so give a number")
     return max(gpus, 1)

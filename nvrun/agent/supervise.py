@@ -123,9 +123,12 @@ class Job:
                 preexec_fn=in_child,
             )
         except OSError as error:
-            self._agent.send(
-                {"t": "no-start", "why": "%s: %s" % (error.filename or request["argv"][0], error.strerror)}
-            )
+            if error.filename == request["cwd"]:
+                why = "the working directory %s: %s" % (request["cwd"], error.strerror)
+                self._agent.send({"t": "cannot", "code": "path-missing", "why": why})
+            else:
+                why = "%s: %s" % (error.filename or request["argv"][0], error.strerror)
+                self._agent.send({"t": "no-start", "why": why})
             self._finish(127)
             return
         for stream in self._own:

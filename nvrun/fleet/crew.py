@@ -44,6 +44,7 @@ PORTS_TAKEN = means(
 )
 _REMEDIES = {
     "host-no-folder": "remove what lies there, or let TMPDIR name another place on that host",
+    "path-missing": "make it there, mount the shared file system, or --chdir DIR to one that is there",
     PORTS_TAKEN: MEANINGS[PORTS_TAKEN].remedy,
 }
 
@@ -384,6 +385,9 @@ def gathered(
         setup=options.setup,
         within=options.in_,
         cwd=job.cwd,
+        by_hand={
+            host.name: routes.by_hand(host, kind, options.rsh) for host, kind in zip(job.hosts, job.kinds, strict=True)
+        },
     )
     ways = routes.routes(
         job.hosts,

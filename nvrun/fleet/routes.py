@@ -97,6 +97,13 @@ def routes(
     return [Route((node,), connector(host, kind), {}, first) for node, (host, kind) in pairs]
 
 
+def by_hand(host: Host, kind: Kind, rsh: str | None) -> str:
+    """What a person types before a command that is to run on this host; nothing on this machine."""
+    if kind == "rsh" and rsh is not None:
+        return shlex.join(rsh_argv(rsh.replace("{command}", ""), host.name, ()))
+    return {"local": "", "srun": f"srun --nodelist={host.name}"}.get(kind, f"ssh {shlex.quote(host.name)}")
+
+
 def _openssh(config: str | None, timeout: float, environment: Mapping[str, str]) -> Callable[[Host], Link]:
     def connect(host: Host) -> Link:
         from nvrun.fleet import openssh

@@ -99,6 +99,12 @@ class Start(Frozen, frozen=True, kw_only=True):
     """`--in`: shell words."""
     cwd: str = "/"
     """The job's working directory: that of `setup` and `within`, where the host has it."""
+    by_hand: Mapping[str, str] = {}
+    """Host -> what a person types before a command to run it there; `ssh NAME` where a host is not in it."""
+
+    def there(self, host: str, command: str) -> str:
+        """A command line for a remedy."""
+        return f"{self.by_hand.get(host, f'ssh {shlex.quote(host)}')} {command}".strip()
 
 
 def argv(start: Start) -> list[str]:

@@ -75,7 +75,7 @@ def ended(name: str, stage: Stage, said: str, start: Start) -> Unreachable:
     return Unreachable(
         f"{name}: {what}{_tail(said) or ': the connection ended'}",
         code="host-no-agent",
-        hint=_PYTHON_HINT if stage == "python" else f"ssh {shlex.quote(name)} true",
+        hint=_PYTHON_HINT if stage == "python" else start.there(name, "true"),
     )
 
 
@@ -109,7 +109,7 @@ def _in_failed(name: str, why: str, said: str, start: Start) -> Unreachable:
     return Unreachable(
         f"{name}: --in {start.within}: {why}{_tail(said if why == 'it ended' else _without_end(said))}",
         code="host-in-failed",
-        hint=f"ssh {shlex.quote(name)} {start.within} true",
+        hint=start.there(name, f"{start.within} true"),
     )
 
 

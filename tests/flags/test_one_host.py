@@ -83,6 +83,11 @@ def test_torchruns_files_are_filled_and_the_console_obeys(tmp_path: Path) -> Non
         (["--no-python", "-m", "rank"], "exclude"),
         (["--preset", "hoper", RANK], "hopper"),
         (["--waive", "no-such-code", RANK], "no-such-code"),
+        (["--lost-after", "0", RANK], "at least 3 s"),
+        (["--connect-timeout", "0", RANK], "at least 0.1 s"),
+        (["--json", RANK], "result.json"),
+        (["--from", "facts.json", RANK], "nvrun plan --from"),
+        ([""], "what shall run"),
         ([], "what shall run"),
     ],
 )
@@ -93,6 +98,14 @@ def test_a_mistake_is_one_line_and_starts_nothing(tmp_path: Path, arguments: lis
     assert len(done.stderr.splitlines()) <= 2
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_working_directory_that_is_not_there_is_the_hosts_fault_not_torchruns(tmp_path: Path) -> None:
+    done = nvrun(tmp_path, "--chdir", "/no/such", "--check", "off", RANK, "say")
+    assert done.returncode == 78, done.stderr
+    assert "the working directory /no/such: No such file or directory" in done.stderr
+    told = json.loads((tmp_path / "nvrun-runs/latest/result.json").read_text())
+    assert [(each["code"], each["host"]) for each in told["findings"]] == [("path-missing", os.uname().nodename)]
 
 
 def test_a_file_with_a_subcommands_name_is_run(tmp_path: Path) -> None:

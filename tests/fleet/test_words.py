@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from nvrun.checks.unreachable import UNREACHABLE
-from nvrun.fleet import ssh_words, trouble
+from nvrun.fleet import routes, ssh_words, trouble
 from nvrun.fleet.link import Unreachable
 from nvrun.fleet.ssh_words import explain
 from nvrun.fleet.start import Start
+from nvrun.model import Host
 
 START = Start(pythons=("/opt/venv/bin/python", "python3"), setup="module load cuda", within="apptainer exec x.sif")
 
@@ -142,6 +143,19 @@ def test_words_of_a_host_are_harmless_on_a_terminal() -> None:
     assert "\x07" not in found.message
     assert "Fatal Python error" in found.message
     assert found.code == "host-no-agent"
+
+
+def test_the_remedy_goes_the_way_that_the_host_is_reached() -> None:
+    rsh = "kubectl exec -i {host} --"
+    ways: list[routes.Kind] = ["ssh", "local", "srun", "rsh"]
+    by_hand = {f"h{n}": routes.by_hand(Host(name=f"h{n}"), kind, rsh) for n, kind in enumerate(ways)}
+    start = Start(pythons=("python3",), within="podman exec x", by_hand=by_hand)
+    assert [trouble.ended(name, "in", "", start).hint for name in by_hand] == [
+        "ssh h0 podman exec x true",
+        "podman exec x true",
+        "srun --nodelist=h2 podman exec x true",
+        "kubectl exec -i h3 -- podman exec x true",
+    ]
 
 
 def test_a_stage_that_lasts_too_long_is_named() -> None:
