@@ -19,7 +19,7 @@ from typing import IO, Any, Dict, List, NamedTuple, Optional, Tuple
 from . import procs, ras
 
 SAMPLES = 20
-"""Of each rank at least so many in one look, at no more than 20 a second: a loop that is at one line for 90 % of its
+"""Of each rank about so many in one look of a second, more in a longer one: a loop that is at one line for 90 % of its
 time shows it in all of 20 with a chance of 12 %, and in those of two ranks with one of 1.5 %."""
 START_SECONDS = 20.0
 """What py-spy may take beyond the time that it samples: it reads the interpreter's symbols first."""
