@@ -24,7 +24,7 @@ BACKWARD = (Place("_engine_run_backward", GRAPH, 829), Place("backward", GRAPH, 
 
 def look(frames: tuple[Place, ...] = ALL_REDUCE, *others: Thread, pid: int = 7, **changed: object) -> Look:
     threads = (Thread("MainThread", 1.0, frames), *others) if frames else ()
-    seen = Look(pid, 20, threads, own_cpu=0.0, below_cpu=0.0, faults=0.0, io=0.0, trouble="")
+    seen = Look(pid, 20, threads, own_cpu=0.0, below_cpu=0.0, starved=0.0, faults=0.0, io=0.0, trouble="")
     return msgspec.structs.replace(seen, **changed)
 
 
@@ -94,6 +94,8 @@ def test_what_is_not_seen_is_not_judged() -> None:
     assert isinstance(alike, Unknown), "they may wait for a rank of another node that works"
     assert isinstance(judge(ranks(look(), look(EVALUATE)), silent=9, elsewhere=True), Hang)
     assert isinstance(judge([], silent=9), Unknown)
+    starved = look(EVALUATE, starved=0.5)
+    assert judge(ranks(look(), starved), silent=9) == Unknown((("a", "CPUs are short: a rank had to wait for one"),))
 
 
 def test_only_what_the_program_called_counts_as_a_collective() -> None:

@@ -40,9 +40,10 @@ def look(request: Dict[str, Any], ranks: Dict[int, int]) -> Dict[str, Any]:
     None).
 
     -> `ranks`: rank -> `pid`, `samples`, `threads` (name, share of the samples with this very stack, frames from the
-    innermost on), `own_cpu` and `below_cpu` (CPUs used by its process, and by processes below it), `faults` (page
-    faults a second), `io` (bytes read and written a second, None where the kernel does not tell), `trouble` (why there
-    are no threads); `ras`: NCCL's answer before and after.
+    innermost on), `own_cpu` and `below_cpu` (CPUs used by its process, and used or waited for below it), `starved`
+    (share of the time that it was ready to run and had no CPU), `faults` (page faults a second), `io` (bytes read and
+    written a second, None where the kernel does not tell), `trouble` (why there are no threads); `ras`: NCCL's answer
+    before and after.
     """
     counts = [ras.ask(request["ras"])] if request["ras"] else []
     program = shutil.which("py-spy", path=request["path"])
@@ -162,10 +163,11 @@ def _is_python(pid: int) -> bool:
 
 
 class _Used(NamedTuple):
-    """Counters of a rank; seconds of CPU time, page faults, and bytes."""
+    """Counters of a rank: seconds of CPU time, page faults, and bytes."""
 
     own: float
     below: float
+    starved: float
     faults: int
     io: Optional[int]
 
@@ -175,12 +177,13 @@ def _used(pid: int) -> "Optional[_Used]":
     first = _stat(pid)
     if first is None:
         return None
-    (faults, own, below), io = first, _bytes(pid)
+    (faults, own, below), io, wanted = first, _bytes(pid), 0.0
     for child in procs.descendants(pid):
         _, its, of_ended = _stat(child) or (0, 0, 0)
         below += its + of_ended
+        wanted += _waited(child)
         io = None if io is None else io + (_bytes(child) or 0)
-    return _Used(own / _TICKS, below / _TICKS, faults, io)
+    return _Used(own / _TICKS, below / _TICKS + wanted, _waited(pid), faults, io)
 
 
 def _stat(pid: int) -> "Optional[Tuple[int, int, int]]":
@@ -194,6 +197,14 @@ def _stat(pid: int) -> "Optional[Tuple[int, int, int]]":
     return None
 
 
+def _waited(pid: int) -> float:
+    """Seconds that its main thread was ready to run and had no CPU (kernel, sched-stats.rst): where CPUs are short, a
+    compiler gets few and wants them all the same."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/%d/schedstat" % pid) as file:
+        return int(file.read().split()[1]) / 1e9
+    return 0.0
+
+
 def _bytes(pid: int) -> Optional[int]:
     """What it has read and written, of files, pipes and sockets, as far as read(2) and write(2) count it, and what came
     from a disk for it, mapped files too (proc(5))."""
@@ -204,10 +215,12 @@ def _bytes(pid: int) -> Optional[int]:
 
 def _rates(before: Optional[_Used], after: Optional[_Used], elapsed: float) -> Dict[str, Any]:
     if before is None or after is None:
-        return {"own_cpu": 0.0, "below_cpu": 0.0, "faults": 0.0, "io": None, "trouble": "it has ended meanwhile"}
+        return {"own_cpu": 0.0, "below_cpu": 0.0, "starved": 0.0, "faults": 0.0, "io": None,
+                "trouble": "it has ended meanwhile"}  # fmt: skip
     return {
         "own_cpu": (after.own - before.own) / elapsed,
         "below_cpu": max(0.0, after.below - before.below) / elapsed,
+        "starved": (after.starved - before.starved) / elapsed,
         "faults": (after.faults - before.faults) / elapsed,
         "io": None if before.io is None or after.io is None else max(0, after.io - before.io) / elapsed,
     }

@@ -45,6 +45,8 @@ IO_BYTES = 100 << 10
 """Read and written a second: more than a monitor that reads /proc, less than any download or checkpoint."""
 FAULTS = 100.0
 """Pages a second, 0.4 MB, that a rank touches for the first time: libraries are loaded, memory is filled."""
+STARVED = 0.2
+"""Share of the time without a CPU that it wanted: a stack may stand still for want of it."""
 IDLE_CPUS = 0.05
 MOST_LINES = 12
 
@@ -93,6 +95,7 @@ class Look(msgspec.Struct, frozen=True):
     threads: tuple[Thread, ...]
     own_cpu: float
     below_cpu: float
+    starved: float
     faults: float
     io: float | None
     trouble: str
@@ -149,7 +152,7 @@ def judge(
     if before != after:
         return Moves("NCCL's operations go on")
     late = [rank for each in after if (rank := _members(each, living, nodes))]
-    dark = tuple(dict.fromkeys((each.host, each.look.trouble) for each in living if each.look and each.look.trouble))
+    dark = tuple(dict.fromkeys((each.host, why) for each in living if (why := _dark(each.look))))
     if dark or not living:
         if late and not any(_dark_and_busy(each) for each in living):
             return Hang(_finding(_by_ras(late[0], after[0]), living, silent))
@@ -179,8 +182,15 @@ def _moves(look: Look | None) -> str:
     return ""
 
 
+def _dark(look: Look | None) -> str:
+    """Why a rank's stack says nothing; empty where it does."""
+    if look is None:
+        return ""
+    return look.trouble or ("CPUs are short: a rank had to wait for one" if look.starved >= STARVED else "")
+
+
 def _dark_and_busy(seen: Seen) -> bool:
-    return bool(seen.look and seen.look.trouble and seen.look.own_cpu >= IDLE_CPUS)
+    return bool(seen.look and _dark(seen.look) and seen.look.own_cpu + seen.look.starved >= IDLE_CPUS)
 
 
 class _Told(NamedTuple):

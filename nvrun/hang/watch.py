@@ -127,7 +127,7 @@ class Watch:
             except msgspec.ValidationError as error:
                 trouble = f"its answer is not understood: {error}"
         look = judge.Look(
-            pid=0, samples=0, threads=(), own_cpu=0.0, below_cpu=0.0, faults=0.0, io=None, trouble=trouble
+            pid=0, samples=0, threads=(), own_cpu=0.0, below_cpu=0.0, starved=0.0, faults=0.0, io=None, trouble=trouble
         )
         return judge.HostLook(ranks={rank.rank: look for rank in self._plan.hosts[host].ranks})
 
