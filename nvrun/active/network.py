@@ -22,7 +22,7 @@ PUSH_BYTES = 256 << 10
 SILENCE = 1.3
 """Seconds without progress in the first try: a lost SYN is sent again after one (tcp(7))."""
 SILENCE_AGAIN = 2.5
-LATENCY_ROUNDS, DEEP_ROUNDS = 4, 2
+DEEP_ROUNDS = 2
 _PINGS, _PING_SECONDS = 200, 0.25
 _STREAM_SECONDS = 0.5
 _MARGIN = 5.0
@@ -109,7 +109,8 @@ class _Conversation:
         """Latency of pairs that talk; few at a time, since they share CPUs and links."""
         talking = self._talking()
         at_once = max(4, len(self._up) // 8)
-        for pairs in schedule.rounds(list(self._up), 2 * LATENCY_ROUNDS if deep else LATENCY_ROUNDS):
+        partners = schedule.partners(len(self._up), deep=deep)
+        for pairs in schedule.rounds(list(self._up), partners):
             for part in schedule.few([pair for pair in pairs if pair in talking], at_once):
                 work = {"count": _PINGS, "seconds": _PING_SECONDS}
                 for pair, found in self._each("latency", part, work, SILENCE + _PING_SECONDS).items():

@@ -31,6 +31,11 @@ def turns(ports: Sequence[int], source: int, hosts: int) -> list[int]:
     return list(ports) if hosts <= ALL_PORTS else [ports[source % len(ports)]]
 
 
+def partners(hosts: int, *, deep: bool) -> int:
+    """With how many others each host's latency is measured. Two tell a slow host from its slow partner."""
+    return (4 if hosts <= HEAVY_MESH else 2) * (2 if deep else 1)
+
+
 def rounds(hosts: Sequence[int], most: int) -> Iterator[list[Pair]]:
     """Rounds of disjoint pairs by the circle method: every host meets another one each time, `most` rounds at most.
 

@@ -40,7 +40,7 @@ class FromMemory(object):
         if code is None:
             code = compile(self.get_source(module.__name__), module.__spec__.origin, "exec")
         else:
-            code = marshal.loads(code)
+            code = marshal.loads(zlib.decompress(code))
         exec(code, module.__dict__)
 
     def get_source(self, name):
@@ -62,7 +62,7 @@ def travelled(read):
 
     names, sources, python, codes = block().decode().split(), block(), block(), block()
     ours = python == sys.implementation.cache_tag.encode() + MAGIC_NUMBER
-    return FromMemory(frozenset(names), sources, marshal.loads(zlib.decompress(codes)) if ours else {})
+    return FromMemory(frozenset(names), sources, marshal.loads(codes) if ours else {})
 
 
 def boot(read):

@@ -14,8 +14,8 @@ from pathlib import Path
 from ..agent.boot import PACKAGE
 
 # Reads 8 hex digits of length, then that many bytes of zlib-compressed source, from fd 0 and not one byte more (a
-# buffered reader would swallow what is behind it); that source, `boot`, reads the rest by the same `r`. One line, no single quote, `$` or `!`: it stands between single
-# quotes for whatever login shell the host has.
+# buffered reader would swallow what is behind it); that source, `boot`, reads the rest by the same `r`. One line, no
+# single quote, `$` or `!`: it stands between single quotes for whatever login shell the host has.
 LOADER = (
     'exec("import os,zlib\\ndef r(n):\\n b=bytes()\\n while len(b)<n:\\n  c=os.read(0,n-len(b))\\n  if not c:'
     " raise SystemExit(1)\\n  b+=c\\n return b\\nexec(compile(zlib.decompress(r(int(r(8),16))),"
@@ -36,7 +36,8 @@ def bundle() -> bytes:
             continue
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         sources[name] = path.read_text(encoding="utf-8")
-        codes[name] = marshal.dumps(SourceFileLoader(name, str(path)).get_code(name))  # out of __pycache__
+        code = marshal.dumps(SourceFileLoader(name, str(path)).get_code(name))  # out of __pycache__
+        codes[name] = zlib.compress(code, 1)  # each by itself: an agent takes the third that it needs
     pynvml = importlib.util.find_spec("pynvml")
     if pynvml and pynvml.origin:  # its code would be half of all, and only hosts with a GPU want it
         sources["pynvml"] = Path(pynvml.origin).read_text(encoding="utf-8")
@@ -46,6 +47,6 @@ def bundle() -> bytes:
         " ".join(sources).encode(),
         zlib.compress(json.dumps(sources).encode(), 1),
         sys.implementation.cache_tag.encode() + importlib.util.MAGIC_NUMBER,
-        zlib.compress(marshal.dumps(codes), 1),
+        marshal.dumps(codes),
     )
     return b"".join(b"%08x" % len(block) + block for block in blocks)

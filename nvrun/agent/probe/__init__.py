@@ -16,8 +16,17 @@ from .tree import Tree
 DEADLINE = 5.0
 DEADLINES = {"gpus": 18.0, "software": 8.0}
 """Seconds a section has. Without persistence mode the driver takes one or two seconds to wake each GPU."""
-FROM_MEMORY = ("identity", "cpus", "numa", "limits", "memory", "env", "own_env")
-"""Sections that the kernel answers out of its own memory, asking neither device nor file server."""
+CHILDREN = {
+    section: child
+    for child, sections in {
+        "kernel": ("identity", "cpus", "numa", "limits", "memory", "env", "own_env", "listeners", "xids", "processes"),
+        "devices": ("gpus_on_pci", "pci", "rdma", "network"),
+        "files": ("paths", "filesystems", "conf_files"),
+    }.items()
+    for section in sections
+}
+"""Sections that are read in one child, in this order: what asks nobody but the kernel; what may wait for a driver; what
+may wait for a file server (paths and file systems in children of their own). The others have a child each."""
 LONGEST = max(DEADLINES.values())
 """`collect` answers within this and a moment."""
 
@@ -34,9 +43,9 @@ def collect(request: dict[str, Any], root: str = "/") -> dict[str, Any]:
     table = _collectors(tree, request)
     wanted = request.get("sections") or list(table)
     calls = {
-        name: Call(table[name], DEADLINES.get(name, DEADLINE), "memory" if name in FROM_MEMORY else "")
-        for name in wanted
+        name: Call(table[name], DEADLINES.get(name, DEADLINE), CHILDREN.get(name, "")) for name in [*CHILDREN, *table]
     }
+    calls = {name: call for name, call in calls.items() if name in wanted}
     answers = ask(calls)
     reply: dict[str, Any] = {
         "host": request["host"],

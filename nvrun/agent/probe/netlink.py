@@ -1,4 +1,4 @@
-"""Interfaces and addresses of this network namespace from the kernel's routing socket (rtnetlink(7)).
+"""Interfaces, addresses and listeners of this network namespace from the kernel itself (rtnetlink(7), sock_diag(7)).
 
 /sys/class/net belongs to the namespace in which /sys was mounted, which need not be this one.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 GETLINK, GETADDR = 18, 22
+SOCK_DIAG, SOCK_DIAG_BY_FAMILY, TCP_LISTEN = 4, 20, 10
 REQUEST, REQUEST_DUMP = 0x1, 0x301
 DONE, ERROR = 3, 2
 IFF_UP, IFF_RUNNING = 0x1, 0x40
@@ -57,6 +58,19 @@ def addresses() -> dict[int, list[dict[str, Any]]]:
     return found
 
 
+def listeners() -> list[tuple[int, str]]:
+    """Port and inode of each TCP socket that listens. OSError where the kernel has no inet_diag.
+
+    /proc/net/tcp knows them too, but goes through the table of all connections for it: 5 ms a read, more on hosts with
+    much memory."""
+    found = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        body = struct.pack("=BBxxI48x", family, socket.IPPROTO_TCP, 1 << TCP_LISTEN)
+        for told in _messages(SOCK_DIAG_BY_FAMILY, body, REQUEST_DUMP, SOCK_DIAG):
+            found.append((struct.unpack_from(">H", told, 4)[0], str(struct.unpack_from("=I", told, 68)[0])))
+    return found
+
+
 def ask(kind: int, body: bytes) -> bytes:
     """The answer to a request that has one; OSError where the kernel refuses it."""
     return next(_messages(kind, body, REQUEST))
@@ -78,8 +92,8 @@ def _dump(kind: int, body: bytes, header: int) -> Iterator[tuple[bytes, dict[int
         yield payload[:header], dict(attributes(payload[header:]))
 
 
-def _messages(kind: int, body: bytes, flags: int) -> Iterator[bytes]:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
+def _messages(kind: int, body: bytes, flags: int, protocol: int = 0) -> Iterator[bytes]:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
         link.settimeout(2)
         link.send(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)
         while True:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
 from typing import Any
 
+from . import netlink
 from .tree import Tree
 
 MARK = b"NVRUN_MARK="
@@ -40,14 +42,22 @@ def processes(tree: Tree) -> list[dict[str, Any]]:
 def listeners(tree: Tree, ports: list[int]) -> list[dict[str, Any]]:
     """Listening TCP ports; who holds one of `ports` (default: nvrun's range) as far as this user may see it."""
     inodes: dict[int, str] = {}
-    for name in ("tcp", "tcp6"):
-        for line in (tree.text(f"/proc/net/{name}") or "").splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTEN:
-                inodes.setdefault(int(fields[1].rpartition(":")[2], 16), fields[9])
+    for port, inode in _listening(tree):
+        inodes.setdefault(port, inode)
     wanted = {inode: port for port, inode in inodes.items() if port in (ports or PORTS)}
     holders = _holders(tree, wanted) if wanted else {}
     return [{"port": port, **holders.get(port, {})} for port in sorted(inodes)]
+
+
+def _listening(tree: Tree) -> list[tuple[int, str]]:
+    """Port and inode of each listening TCP socket."""
+    if tree.live:
+        with contextlib.suppress(OSError):  # a kernel without inet_diag
+            return netlink.listeners()
+    rows = [
+        line.split() for name in ("tcp", "tcp6") for line in (tree.text(f"/proc/net/{name}") or "").splitlines()[1:]
+    ]
+    return [(int(row[1].rpartition(":")[2], 16), row[9]) for row in rows if row[3] == LISTEN]
 
 
 def user(tree: Tree, pid: str) -> str:
