@@ -38,16 +38,6 @@ OFF_BUS = declare(
     source="https://docs.nvidia.com/deploy/xid-errors/: Xid 79",
     real=False,
 )
-TOO_FEW = declare(
-    "gpu-too-few",
-    FATAL,
-    "more ranks than GPUs",
-    read="planned ranks against the GPUs that the job may use",
-    why="`invalid device ordinal`, or two ranks on one GPU: `Duplicate GPU detected`",
-    remedy="--nproc-per-node N with the number of GPUs, or leave it out",
-    source="https://docs.pytorch.org/docs/stable/elastic/run.html",
-    real=False,
-)
 COUNT = declare(
     "gpu-count-differs",
     ERROR,
@@ -170,17 +160,6 @@ def _hidden(gpus: Sequence[Gpu], on_pci: Sequence[str], software: Software | Non
     nodes = software.device_nodes if software else {}
     given = sum(name.removeprefix("/dev/nvidia").isdigit() for name in nodes)
     return [address for address in on_pci if address not in shown] if gpus and given != len(gpus) else []
-
-
-@check(TOO_FEW)
-def gpus_enough(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
-    """There is a GPU for each rank of a host with GPUs."""
-    planned = job.gpus_of(host, gpus)
-    instances = [uuid for uuid in job.gpus.get(host, ()) if uuid.startswith("MIG-")]
-    there, ranks = max(len(planned), len(instances)), job.ranks.get(host, 0)
-    on_cpus = host in job.gpus and not job.gpus[host]
-    if gpus and ranks > there and not on_cpus:
-        yield TOO_FEW.found(f"{ranks} ranks, but {there} GPUs", observed=str(there), expected=str(ranks))
 
 
 @fleet_check(COUNT, MODEL, FIRMWARE)

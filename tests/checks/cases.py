@@ -167,7 +167,6 @@ CASES = [
          words="mismatch"),
     Case("gpu-off-bus", ERROR, "h100x8", one(lambda known: with_(known, gpus=(known.gpus or ())[:-1])),
          words="missing 0000:df:00.0"),
-    Case("gpu-too-few", FATAL, "h100x8", {}, job=Job(ranks={"n02": 9})),
     Case("gpu-count-differs", ERROR, "h100x8",
          one(lambda known: section("software", device_nodes={f"/dev/nvidia{n}": "ok" for n in range(4)})(
              with_(known, gpus=(known.gpus or ())[:4])))),
