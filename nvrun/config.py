@@ -17,13 +17,13 @@ from __future__ import annotations
 import os
 import posixpath
 import shlex
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from nvrun.errors import UsageError
 from nvrun.options import BY_NAME, SETTINGS, EnvSetting, Options, Setting, assignment
+from nvrun.textfile import written_by_others
 from nvrun.torchrun import CommandLine, TorchrunArgs, nearest, split
 from nvrun.torchrun_flags import BY_NAME as TORCHRUN
 
@@ -143,8 +143,11 @@ def load(argv: Sequence[str], environ: Mapping[str, str], flags: Mapping[str, bo
             continue
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from None
-        if not chosen and (status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            notices.append(f"{path} is ignored: it does not belong to you or root, or others can write it")
+        if why := written_by_others(status):
+            if chosen:
+                raise UsageError(f"{path} is refused: it {why} (given by --config or NVRUN_CONFIG)",
+                                 hint=f"chmod go-w {path}")  # fmt: skip
+            notices.append(f"{path} is ignored: it {why}")
             continue
         files.append(ConfigText(path, _decode(path, data)))
     return parse(argv, environ, files, notices=notices, flags=flags)

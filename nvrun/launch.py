@@ -92,8 +92,11 @@ class Launch:
         return plan
 
     def go(self, plan: Plan, facts: Mapping[int, HostFacts]) -> None:
-        """The ranks run."""
+        """The ranks run. Ended where torchrun is over before they could."""
         self.plan = plan
+        if early := self._crew.stillborn:
+            self._crew.end(early.by, early.exit_code, early.message)
+            raise Ended
         several = len(plan.hosts) > 1 or self._job.step is not None or self._job.args.nnodes[1] > 1
         self._words = Words(asked(plan, facts, several=several))
         for host in plan.hosts:
@@ -192,7 +195,7 @@ class Launch:
             ended_by=ending.by,
             exit_code=ending.exit_code,
             started=started,
-            seconds=time.time() - started,
+            seconds=self._folder.seconds,
             ranks=tuple(sorted(self._ends, key=lambda end: (end.rank, end.attempt))),
             first_failure=self._first_failure() if ending.by == "rank" else None,
             message=ending.message,
@@ -241,7 +244,7 @@ class Launch:
             self._folder.begin_file(host, self._crew.names[host], body["path"])
         elif kind == "no-start":
             self._states[host] = "done"  # there is nothing whose end could still be told
-            self._crew.end("torchrun", 127, f"{self._crew.names[host]}: torchrun could not be started: {body['why']}")
+            self._torchrun_over(127, f"{self._crew.names[host]}: torchrun could not be started: {body['why']}")
         elif kind == "stopped":
             name, pid = self._crew.names[host], body["pid"]
             self._crew.say(f"nvrun: torchrun on {name} was stopped by somebody (SIGSTOP); there: kill -CONT {pid}")
@@ -331,7 +334,14 @@ class Launch:
                 crew.end("rank", shell_code(failed.code or 0))
             else:
                 words = "\n".join(f"    {line}" for line in body["tail"])
-                crew.end("torchrun", shell_code(code), f"torchrun on {name} {ended(code)}\n{words}".rstrip())
+                self._torchrun_over(shell_code(code), f"torchrun on {name} {ended(code)}\n{words}".rstrip())
+
+    def _torchrun_over(self, code: int, message: str) -> None:
+        """torchrun itself has failed on a host. Before the ranks were let go that waits for what the checks say."""
+        if self.plan is not None:
+            self._crew.end("torchrun", code, message)
+        elif self._crew.stillborn is None:
+            self._crew.stillborn = Ending(by="torchrun", exit_code=code, message=message)
 
     def _goes_on_without(self, host: int, why: str) -> bool:
         """Whether an elastic job still has nodes enough; `host` has left it then."""

@@ -13,7 +13,6 @@ from typing import Any
 
 _NAME = r"TOKEN(?!IZ)|SECRET|PASSW|API[_-]?KEY|CREDENTIAL|PRIVATE"
 _SECRET = re.compile(_NAME, re.IGNORECASE)
-_SECRET_SHAPE = re.compile(r"(hf_|sk-|ghp_|gho_|AKIA|xox[bp]-|eyJ)[A-Za-z0-9_.-]{8,}|://[^/@:]+:[^/@]+@")
 
 HIDDEN = "***"
 LEAST = 6
@@ -42,7 +41,8 @@ _NOTHING = re.compile(rb"None|null|True|False|\*+", re.IGNORECASE)
 
 def masked(name: str, value: str) -> str:
     """`***` for what looks like a secret, by its name or by its shape."""
-    return HIDDEN if _SECRET.search(name) or _SECRET_SHAPE.search(value) else value
+    secret = _SECRET.search(name) or _SHAPES.search(value.encode(errors="surrogatepass"))
+    return HIDDEN if secret else value
 
 
 class Mask:

@@ -24,9 +24,11 @@ _TORCHRUN = (
 )
 _RUN_PATH = "import runpy,sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
-# What torchrun starts as a rank: fetches nvrun/agent/rank.py from the supervisor's abstract unix socket and runs it.
-_SHIM = (
-    "import socket;sock=socket.socket(1,1);sock.connect(bytes(1)+b'{socket}');f=sock.makefile('rb');"
+# What torchrun starts as a rank: fetches nvrun/agent/rank.py from the supervisor's abstract unix socket and runs it, if
+# whoever listens there is of the same user (SO_PEERCRED): an abstract name is anybody's once its owner is gone.
+SHIM = (
+    "import os,socket,struct;sock=socket.socket(1,1);sock.connect(bytes(1)+b'{socket}');f=sock.makefile('rb');"
+    "struct.unpack('3i',sock.getsockopt(1,17,12))[1]==os.getuid() or os._exit(126);"
     "exec(compile(f.read(int(f.read(8),16)),'nvrun-agent/rank.py','exec'))"
 )
 
@@ -150,8 +152,9 @@ def socket_name(attempt: str, node: int) -> str:
 
 def rendezvous(args: TorchrunArgs, *, fleet: bool) -> Rendezvous:
     """Static for a fixed world without restarts. With restarts static hangs over two hosts, and so c10d it is, with
-    its host named, numeric addresses and no shared store (measured on torch 2.13). The user's own flags win."""
-    if not fleet or args.is_set("rdzv_backend", "rdzv_endpoint", "master_addr", "master_port", "standalone"):
+    its host named, numeric addresses and no shared store (measured on torch 2.13). The user's own flags win; a
+    --master-port alone is no rendezvous of his own, but the one port that is tried (prepare)."""
+    if not fleet or args.is_set("rdzv_backend", "rdzv_endpoint", "master_addr", "standalone"):
         return "user"
     elastic = args.nnodes[0] != args.nnodes[1] and args.is_set("nnodes")
     return "c10d" if args.max_restarts or elastic else "static"
@@ -170,7 +173,7 @@ def program_argv(args: TorchrunArgs, python: str) -> list[str]:
 
 def host_argv(args: TorchrunArgs, *, python: str, socket: str, log_dir: str | None) -> tuple[str, ...]:
     """torchrun's command line on one host: always `--no-python --`, the shim, then the program."""
-    shim = [python, "-I", "-S", "-c", _SHIM.format(socket=socket)]
+    shim = [python, "-I", "-S", "-c", SHIM.format(socket=socket)]
     # torchrun's tail of a tee'd file would show every line a second time.
     once = {"tee": "0", "redirects": _both(args.redirects, args.tee)} if args.is_set("redirects", "tee") else {}
     inner = args.replacing(

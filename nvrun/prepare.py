@@ -66,7 +66,7 @@ def plan_of_facts(job: Job, run_id: str, facts: Sequence[HostFacts]) -> Plan:
         )
         for node, each in enumerate(facts)
     ]
-    return _plan(job, run_id, sites, job.options.port_range[0])
+    return _plan(job, run_id, sites, ports(job)[0])
 
 
 def plan_of_step(job: Job, started: Plan, nodes: Sequence[Known], own: int) -> Plan:
@@ -106,7 +106,6 @@ def _plan(job: Job, run_id: str, sites: Sequence[Site], port: int | None) -> Pla
 
 
 def _preparation(job: Job, crew: Crew, run_id: str, folder: RunFolder | None, host: int) -> Body:
-    first, last = job.options.port_range
     wants_port = host == 0 and rendezvous(job.args, fleet=job.fleet) != "user"
     return {
         "t": "prepare",
@@ -114,8 +113,16 @@ def _preparation(job: Job, crew: Crew, run_id: str, folder: RunFolder | None, ho
         "folder": str(folder.path) if folder else None,
         "token": folder.token if folder else "",
         "name": folder.logs(crew.names[host]).name if folder else "",
-        "ports": list(range(first, last + 1)) if wants_port else None,
+        "ports": ports(job) if wants_port else None,
     }
+
+
+def ports(job: Job) -> list[int]:
+    """Those of the rendezvous that are tried, in order: the user's --master-port alone, else --port-range."""
+    if job.args.is_set("master_port") and job.args.master_port:
+        return [job.args.master_port]
+    first, last = job.options.port_range
+    return list(range(first, last + 1))
 
 
 def facts_requests(job: Job, plan: Plan) -> dict[int, Body]:

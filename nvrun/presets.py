@@ -8,18 +8,21 @@ variables = presets.variables(preset, versions={"nccl": "2.28.9", "torch": "2.11
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from nvrun import shipped
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
 from nvrun.model import EnvVar, Finding, Frozen
 from nvrun.nccl.setting import Setting
 from nvrun.preset_file import LARGEST, Preset, PresetVariable, holds, read
 from nvrun.preset_fit import REQUIREMENTS, misfit
+from nvrun.textfile import written_by_others
 
 MODEL_SIZES = (("model-small", 1e9), ("model-medium", 10e9), ("model-large", float("inf")))
 """Preset and the number of parameters up to which it is meant: below 1 billion, 1 to 10 billion, above."""
@@ -89,8 +92,13 @@ def _find(name: str, folders: Sequence[Path]) -> Path:
 
 
 def _text(path: Path) -> str:
+    """A preset sets any variable, LD_PRELOAD too: one that somebody else could have written is refused. What came with
+    nvrun is as trusted as nvrun itself."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
+            why = written_by_others(os.fstat(file.fileno()))
+            if why and path.parent != shipped.folder("presets"):
+                raise UsageError(f"{path} is refused: it {why}", hint=f"chmod go-w {path}")
             return file.read(LARGEST + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None

@@ -8,9 +8,11 @@ nvrun-runs/20261129-151203-k3x9/      latest -> the newest
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +50,7 @@ class RunFolder:
         self.run_id = run_id
         self.path = parent / run_id
         self.token = secrets.token_hex(16)
+        self._began = time.monotonic()
         self._open: dict[int, BinaryIO] = {}
         self.unfetched: dict[int, str] = {}
         """Host -> why a file of its could not be written here; of this attempt."""
@@ -58,6 +61,11 @@ class RunFolder:
         self.path.mkdir()
         self._begin()
         self._point_latest(parent)
+
+    @property
+    def seconds(self) -> float:
+        """Since the folder was made. A clock that is set meanwhile changes nothing of it."""
+        return time.monotonic() - self._began
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a file whole or not at all, readable by the user alone: it may quote the environment. NvrunError where
@@ -117,7 +125,7 @@ class RunFolder:
                     ended_by=by,
                     exit_code=error.exit_code,
                     started=started,
-                    seconds=time.time() - started,
+                    seconds=self.seconds,
                     message=error.message,
                 )
             )
@@ -177,6 +185,18 @@ def to_json(value: msgspec.Struct) -> bytes:
     return records.to_json(value) + b"\n"
 
 
+def _refuse_strangers(folder: Path) -> None:
+    """Where anybody may write (/tmp), a folder is used only if it is this user's alone; it is made here if need be.
+    OSError where somebody else was there first: what lies in his folder is his to replace."""
+    if not folder.parent.is_dir() or not folder.parent.stat().st_mode & stat.S_IWOTH:
+        return
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(errno.EPERM, "not a folder of this user's alone", str(folder))
+
+
 def create(run_id: str, wanted: str | None, environ: Mapping[str, str]) -> RunFolder:
     """The folder below `wanted`, else below ./nvrun-runs, else (not writable) below the user's state folder."""
     if wanted:
@@ -188,6 +208,8 @@ def create(run_id: str, wanted: str | None, environ: Mapping[str, str]) -> RunFo
     troubles = []
     for parent in candidates:
         try:
+            if not wanted:
+                _refuse_strangers(parent)
             return RunFolder(run_id, parent)
         except OSError as error:
             troubles.append(f"{parent}: {error.strerror}")

@@ -255,8 +255,10 @@ def test_a_file_that_others_can_write_is_left_out_and_said(folder: Path, mode: i
     (folder / "nvrun.yaml").chmod(mode)
     invocation = config.load(["t.py"], {"HOME": str(folder)})
     assert invocation.options.setup is None
-    assert "nvrun.yaml is ignored" in invocation.notices[0]
-    assert config.load(["--config=nvrun.yaml", "t.py"], {"HOME": str(folder)}).options.setup == "evil"
+    assert "nvrun.yaml is ignored: it can be written by others" in invocation.notices[0]
+    with pytest.raises(UsageError, match="refused: it can be written by others") as refused:
+        config.load(["--config=nvrun.yaml", "t.py"], {"HOME": str(folder)})
+    assert refused.value.hint == "chmod go-w nvrun.yaml"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -264,6 +266,8 @@ def test_a_file_of_somebody_else_is_left_out(folder: Path) -> None:
     (folder / "nvrun.yaml").write_text("setup: evil\n")
     os.chown(folder / "nvrun.yaml", 12345, 12345)
     assert config.load(["t.py"], {"HOME": str(folder)}).options.setup is None
+    with pytest.raises(UsageError, match="refused: it belongs to user 12345"):
+        config.load(["--config=nvrun.yaml", "t.py"], {"HOME": str(folder)})
 
 
 def test_a_pipe_in_place_of_the_file_is_not_waited_for(folder: Path) -> None:

@@ -129,12 +129,12 @@ def test_a_wrong_option_says_what_was_expected(tmp_path: Path, options: str, wor
 
 
 def test_what_others_can_write_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="others can write") as refused:
+    with pytest.raises(UsageError, match="can be written by others") as refused:
         loaded(own(tmp_path, mode=0o666))
     assert refused.value.hint.startswith("chmod go-w")
     own(tmp_path)
     tmp_path.chmod(0o777)
-    with pytest.raises(UsageError, match="others can write"):
+    with pytest.raises(UsageError, match="can be written by others"):
         loaded(str(tmp_path / "hello.py"))
     tmp_path.chmod(0o1777)
     assert "hello" in loaded(str(tmp_path / "hello.py"))
@@ -147,7 +147,7 @@ def test_a_link_is_judged_by_what_it_points_at(tmp_path: Path) -> None:
     target.chmod(0o777)
     link = tmp_path / "hello.py"
     link.symlink_to(target / "hello.py")
-    with pytest.raises(UsageError, match="others can write"):
+    with pytest.raises(UsageError, match="can be written by others"):
         loaded(str(link))
 
 

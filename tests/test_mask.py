@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvrun.mask import Mask, secret_values, secrets
+from nvrun.mask import Mask, masked, secret_values, secrets
 
 SECRET = [
     "WANDB_API_KEY=0123456789abcdef",
@@ -62,3 +62,10 @@ def test_records_are_hidden_by_their_structure_and_their_values_found_elsewhere(
 
 def test_variables_of_the_one_who_packs() -> None:
     assert list(secret_values({"HF_TOKEN": "a", "PATH": "/bin", "GITHUB_API_KEY": "b"})) == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", ["glpat-0123456789abc", "redis://:abc0123@store", "Bearer abcdefgh0123",
+                                   "-----BEGIN PRIVATE KEY-----\nMIIE0123\n-----END PRIVATE KEY-----"])  # fmt: skip
+def test_a_value_is_known_by_its_shape_under_any_name(value: str) -> None:
+    assert masked("STORE", value) == "***"
+    assert masked("STORE", "http://host:29500/path") == "http://host:29500/path"

@@ -80,7 +80,6 @@ def test_restarts_and_elastic_worlds_are_c10d(line: str, fewest: int) -> None:
         ("--rdzv-backend etcd-v2 --rdzv-endpoint e:2379 --rdzv-id mine t.py",
          {"--rdzv-backend=etcd-v2", "--rdzv-endpoint=e:2379", "--rdzv-id=mine"}),
         ("--master-addr other --master-port 1234 t.py", {"--master-addr=other", "--master-port=1234", "--node-rank=1"}),
-        ("--master-port 1234 t.py", {"--master-addr=10.0.0.1", "--master-port=1234", "--node-rank=1"}),
     ],
 )  # fmt: skip
 def test_the_users_rendezvous_wins(line: str, kept: set[str]) -> None:

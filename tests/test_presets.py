@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -354,3 +355,19 @@ def test_readme_has_every_preset() -> None:
         assert f"| `{preset.name}` | {preset.summary} | {fits} |\n" in readme
     example = readme.split("```yaml\n")[1].split("```")[0]
     assert read("mine.yaml", "mine", example).variables["NCCL_BUFFSIZE"].value == "8388608"
+
+
+def test_what_others_can_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD)
+    for mode in (0o666, 0o664):
+        path.chmod(mode)
+        with pytest.raises(UsageError, match="refused: it can be written by others") as refused:
+            presets.load(str(path), [])
+        assert refused.value.hint == f"chmod go-w {path}"
+    path.chmod(0o644)
+    assert presets.load(str(path), []).variables
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+        with pytest.raises(UsageError, match="belongs to user 12345"):
+            presets.load(str(path), [])

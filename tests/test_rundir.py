@@ -141,3 +141,25 @@ def test_where_it_goes_when_that_is_not_possible(tmp_path: Path, monkeypatch: py
         rundir.create(RUN, str(tmp_path / "nvrun-runs"), {})
     assert "--run-dir" in raised.value.hint
     assert os.listdir(tmp_path / "s/nvrun/runs")  # noqa: PTH208
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: gives the folder to another user")
+def test_what_a_stranger_laid_in_tmp_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is one where anybody may write, and somebody was there first."""
+    tmp_path.chmod(0o1777)
+    monkeypatch.chdir(tmp_path)
+    environ = {"XDG_STATE_HOME": str(tmp_path / "mine" / "state")}
+    trap = tmp_path / "nvrun-runs"
+    trap.mkdir(mode=0o777)
+    trap.chmod(0o777)
+    (trap / ".gitignore").symlink_to(tmp_path / "victim")
+    for owner in (4711, 0):  # his, and one of this user's that he may write to
+        os.chown(trap, owner, owner)
+        assert rundir.create(f"{RUN[:-1]}{owner % 10}", None, environ).path.parent == tmp_path / "mine/state/nvrun/runs"
+    shutil.rmtree(trap)
+    trap.symlink_to(tmp_path / "mine")
+    assert rundir.create(f"{RUN[:-1]}x", None, environ).path.parent == tmp_path / "mine/state/nvrun/runs"
+    trap.unlink()
+    assert rundir.create(RUN, None, environ).path.parent == trap
+    assert stat.S_IMODE(trap.stat().st_mode) == 0o700
+    assert not (tmp_path / "victim").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 
 from nvrun import checks
@@ -176,9 +177,14 @@ class _Reach:
         if not self._others:
             return Verdict()
         if not self._asked:
-            self._listening = bool(self._crew.heard([0], "listening", min(LISTEN_SECONDS, max(0.0, clock.left))))
-            if not self._listening and clock.left <= 0:
-                return Verdict(skipped=(Skipped(code=self.name, host=None, reason=clock.reason),))
+            patience = time.monotonic() + min(LISTEN_SECONDS, max(0.0, clock.left))
+            while not self._listening:
+                self._listening = bool(self._crew.heard([0], "listening", _MOMENT))
+                if self._crew.stillborn or time.monotonic() > patience:
+                    break
+            if not self._listening and (self._crew.stillborn or clock.left <= 0):
+                reason = "torchrun ended before it could listen" if self._crew.stillborn else clock.reason
+                return Verdict(skipped=(Skipped(code=self.name, host=None, reason=reason),))
             self._ask()
         key = f"{self._plan.master_addr} {self._plan.master_port}"
         answers = self._crew.collect(self._others, "reach", REACH_SECONDS + 5.0)

@@ -74,10 +74,17 @@ def descendants(root: int) -> Set[int]:
 
 
 def marked(mark: str, variable: str = MARK) -> Set[int]:
-    """Processes whose environment carries `mark`, as far as this user may read it."""
+    """Processes whose environment carries `mark`, as far as this user may read it.
+
+    One in uninterruptible wait (D) is not asked: reading its environment takes the lock of its memory, which it may
+    hold for ever. Where it descends from the agent it is found by that.
+    """
     wanted = ("%s=%s" % (variable, mark)).encode()
     found: Set[int] = set()
     for pid in all_pids():
+        status = stat(pid)
+        if status is None or status.state in "DZX":
+            continue
         try:
             with open("/proc/%d/environ" % pid, "rb") as file:
                 if wanted in file.read().split(b"\0"):
@@ -101,13 +108,17 @@ def leftovers(mark: str, root: int, spare: Iterable[int]) -> Set[int]:
 
 
 def sweep(mark: str, root: int, spare: Iterable[int] = (), tries: int = 50) -> Set[int]:
-    """KILLs what is left of a run until nothing is; returns what would not go (uninterruptible, most likely)."""
+    """KILLs what is left of a run until two looks find nothing; returns what would not go (uninterruptible, most
+    likely). Two, because who was in uninterruptible wait for a moment, as the parent in vfork(2) is, shows its mark
+    only after it."""
     spared = set(spare)
     left: Set[int] = set()
+    looked_clean = False
     for _ in range(tries):
         left = leftovers(mark, root, spared)
-        if not left:
+        if not left and looked_clean:
             return left
+        looked_clean = not left
         kill(left, signal.SIGKILL)
         time.sleep(0.01)
     return left

@@ -6,8 +6,7 @@ import json
 import os
 import select
 import signal
-import time
-from typing import Callable, Dict, List, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import procs
 from .loop import READ, Loop
@@ -77,14 +76,13 @@ class Standing:
             return
         pid, control = self._up.pop(name)
         os.close(control)  # nobody else holds it but tasks, which end by themselves
-        deadline = time.monotonic() + _LET_GO_SECONDS
         try:
-            while os.waitpid(pid, os.WNOHANG)[0] == 0:
-                if time.monotonic() > deadline:
-                    procs.kill([pid], signal.SIGKILL)
-                    return
-                time.sleep(0.001)
-        except ChildProcessError:  # reaped already
+            pidfd = os.pidfd_open(pid)
+            wait(pidfd, _LET_GO_SECONDS)
+            os.close(pidfd)
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                procs.kill([pid], signal.SIGKILL)
+        except (ChildProcessError, ProcessLookupError):  # reaped already
             return
 
     def end_all(self) -> None:
@@ -116,6 +114,8 @@ def _child(work: Work, saying: int, until: int) -> None:
         os._exit(0)
 
 
-def wait(until: int) -> None:
-    """Returns when it is time to let go."""
-    select.select([until], [], [])
+def wait(until: int, at_most: Optional[float] = None) -> None:
+    """Returns when it is time to let go: when `until` can be read, or after `at_most` seconds."""
+    poll = select.poll()
+    poll.register(until, select.POLLIN)
+    poll.poll(None if at_most is None else at_most * 1000)

@@ -86,6 +86,8 @@ class Crew:
         self.silent: set[int] = set()
         """Hosts with a job of which nothing is heard at present; each may be heard again."""
         self.ending: Ending | None = None
+        self.stillborn: Ending | None = None
+        """How the job ended on a host before its ranks were let go. The checks may know why and have the first word."""
         self.signals = 0
         """How often the user, or Slurm, has asked for an end."""
         self.listener: Listener | None = None

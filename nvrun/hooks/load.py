@@ -18,6 +18,7 @@ from nvrun.errors import UsageError
 from nvrun.hooks.executable import executable
 from nvrun.hooks.model import Hook, Option, Shown
 from nvrun.model import Frozen
+from nvrun.textfile import written_by_others
 
 DEFAULT = ("nccl-debug", "flight-recorder")
 """Hooks that run unasked; `--hook none` leaves them out."""
@@ -215,11 +216,7 @@ def _text(path: Path, *, trusted: bool) -> bytes:
     if len(data) > MAX_BYTES:
         raise UsageError(f"hook {path}: longer than {MAX_BYTES >> 20} MiB")
     if not trusted:
-        for what, found in ((str(path), status), (str(path.resolve().parent), folder)):
-            # In a sticky folder (/tmp) nobody can replace what is another's.
-            sticky = stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX)
-            if found.st_uid not in (os.geteuid(), 0):
-                raise UsageError(f"hook {path} is refused: {what} belongs to user {found.st_uid}")
-            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
-                raise UsageError(f"hook {path} is refused: others can write {what}", hint=f"chmod go-w {what}")
+        for what, found in ((path, status), (path.resolve().parent, folder)):
+            if why := written_by_others(found):
+                raise UsageError(f"hook {path} is refused: {what} {why}", hint=f"chmod go-w {what}")
     return data

@@ -7,13 +7,16 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nvrun.agent.gate import Gate, Rank
 from nvrun.agent.loop import Loop
+from nvrun.plan import SHIM
 
 
 class Opened:
@@ -94,3 +97,28 @@ def test_a_rank_that_is_gone_already_is_none(opened: Opened) -> None:
         sock.sendall(hello(ended.pid))
         opened.turn()
     assert opened.greeted == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: becomes another user")
+def test_a_shim_runs_nothing_of_another_user(tmp_path: Path) -> None:
+    """Whoever takes the socket's name when the supervisor is gone gives the rank no code."""
+    name, mark = f"nvrun-test-{uuid.uuid4()}", tmp_path / "ran"
+    code = f"open({str(mark)!r}, 'w')".encode()
+    listener = f"""
+import os, socket
+os.setuid({{}})
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\\0{name}")
+listener.listen()
+print("up", flush=True)
+sock, _ = listener.accept()
+sock.sendall({b"%08x" % len(code) + code!r})
+sock.recv(1)
+"""
+    for uid, ran in ((4711, False), (0, True)):
+        with subprocess.Popen([sys.executable, "-c", listener.format(uid)], stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"up\n"
+            done = subprocess.run([sys.executable, "-I", "-S", "-c", SHIM.format(socket=name)], check=False)
+            other.kill()
+        assert (done.returncode == 126, mark.exists()) == (not ran, ran)

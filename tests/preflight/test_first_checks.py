@@ -101,3 +101,14 @@ def test_a_refused_launch_runs_nothing(lab: Lab, tmp_path: Path) -> None:
     assert "port-dropped" in done.stderr
     assert not (tmp_path / "ran").exists()
     assert not [pid for host in "abc" for pid in lab.pids(host, "NVRUN_MARK")]
+
+
+def test_the_verdict_has_the_first_word_where_torchrun_cannot_start(lab: Lab, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    flags = ["--hosts", "a,b", "--python", "/usr/bin/python3", "--run-dir", str(tmp_path / "runs")]
+    done = lab.run([*NVRUN, *flags, "train.py"], timeout=60)
+    assert done.returncode == 78, done.stderr
+    assert "torch-missing" in done.stderr
+    done = lab.run([*NVRUN, *flags, "--check", "off", "train.py"], timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert "No module named 'torch'" in done.stderr
