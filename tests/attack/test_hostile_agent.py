@@ -71,6 +71,20 @@ def test_facts_that_are_none_are_facts_that_are_missing(tmp_path: Path) -> None:
     assert seconds < 30
 
 
+def test_what_an_agent_says_commands_no_terminal(tmp_path: Path) -> None:
+    """Its reasons, names and ids, where nvrun quotes them."""
+    evil = r"\u001b]0;owned\u0007\u001b[2J\u009b5n"
+    answers = {
+        "pong": f'message(b\'{{"t":"cannot","code":"host-no-folder","why":"x{evil}"}}\')',
+        "prepared": f'message(b\'{{"t":"failed","at":"y{evil}","why":"x{evil}"}}\')',
+    }
+    for at, what in answers.items():
+        done, _ = nvrun(tmp_path, at, what, "--check", "off", "--grace", "1")
+        assert done.returncode in (70, 78), done.stderr
+        assert "x" in done.stderr
+        assert not set("\x1b\x07\x9b") & set(done.stderr + done.stdout), (at, done.stderr)
+
+
 NESTED = st.recursive(
     st.none() | st.text(max_size=5), lambda each: st.lists(each) | st.dictionaries(st.just("t"), each)
 )
