@@ -1,21 +1,18 @@
-"""`nvrun lint`: mistakes in the environment here, in recorded ones, or in job scripts, conf files and presets."""
+"""`nvrun lint`: mistakes in the environment here, in recorded ones, or in job scripts and conf files."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from nvrun import presets
 from nvrun.commands import Said
 from nvrun.commands.recorded import read_facts
 from nvrun.config import Invocation
 from nvrun.environment import SYSTEM_CONF, conf_variables
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
-from nvrun.job import preset_folders
 from nvrun.model import Finding, Severity, Verdict, worst_first
 from nvrun.nccl import parse
 from nvrun.nccl.lint import lint_hosts, lint_script, lint_settings
@@ -23,8 +20,6 @@ from nvrun.nccl.setting import Setting
 from nvrun.report import findings
 from nvrun.report.document import document
 
-_PRESET = re.compile(r"^(summary|variables):", re.MULTILINE)
-"""The two keys that a preset must have."""
 LARGEST = 4 << 20
 """Bytes of a script; nobody writes a longer one by hand."""
 
@@ -37,8 +32,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         raise UsageError(f"--nccl: expected a version as 2.28.9, got {nccl!r}")
     if invocation.words:
         facts = hosts[0] if hosts else None
-        folders = preset_folders(environ)
-        found = [each for name in invocation.words for each in _of_file(name, nccl, facts, folders)]
+        found = [each for name in invocation.words for each in lint_script(_text(name), name, nccl=nccl, facts=facts)]
     elif hosts:
         found = _of_hosts(hosts, invocation.flags.get("--nccl"))
     else:
@@ -59,13 +53,6 @@ def settings_of(environ: Mapping[str, str], conf_files: Mapping[str, str]) -> li
         if variable.name not in environ
     ]
     return [*from_files, *(Setting(name=name, value=text, where="environment") for name, text in environ.items())]
-
-
-def _of_file(name: str, nccl: str | None, facts: HostFacts | None, folders: Sequence[Path]) -> list[Finding]:
-    text = _text(name)
-    if name.endswith((".yaml", ".yml")) and len(set(_PRESET.findall(text))) == 2:
-        return presets.lint_preset(presets.load(str(Path(name).absolute()), folders), nccl=nccl)
-    return lint_script(text, name, nccl=nccl, facts=facts)
 
 
 def _of_hosts(hosts: Iterable[HostFacts], nccl: str | None) -> list[Finding]:

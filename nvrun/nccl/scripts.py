@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import PurePath
 
-from nvrun.nccl import catalogue, parse
+from nvrun.nccl import parse
 from nvrun.nccl.setting import Setting, Syntax
 
 _NAME = (
@@ -49,9 +48,6 @@ def settings_of(text: str, name: str) -> tuple[Setting, ...]:
             found = [setting for setting in found if setting.name not in gone]
         for variable, raw in _assignments(line, kind):
             value, known = _value(raw)
-            if name.rpartition("/")[2] == "nvrun.yaml":  # its sizes may have units, which nvrun converts
-                with suppress(ValueError):
-                    value = catalogue.native(variable, value)
             known = known and (kind != "python" or raw[0] in "\"'")  # any other expression is for Python to tell
             found.append(Setting(name=variable, value=value, where=f"{name}:{number}", syntax=kind, known=known))
     return tuple(found)

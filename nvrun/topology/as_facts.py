@@ -23,13 +23,7 @@ def as_facts(topology: Topology, host: str) -> HostFacts:
         for cpu in core
     )
     if online:
-        paired = any(len(cpu.core) > 1 for cpu in online)
-        taken = (
-            "two ranges of CPUs of the same length are taken for SMT siblings"
-            if paired
-            else "a CPU is taken for a core"
-        )
-        missing["smt"] = f"SMT is {reason}: {taken}"
+        missing["smt"] = f"{reason}: two ranges of CPUs of the same length are taken for SMT siblings"
     elif all(gpu.numa_node is None for gpu in topology.gpus):
         missing["cpus"] = missing["numa"] = f"the {topology.source} names no NUMA node"
     else:

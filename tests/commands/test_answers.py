@@ -81,23 +81,6 @@ def test_a_plan_from_a_pasted_topology(ask: Asked, tmp_path: Path, monkeypatch: 
     assert (code, err.count("\n")) == (2, 1), err
 
 
-def test_lint_reads_presets_and_nvruns_own_file_as_nvrun_does(ask: Asked, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        "summary: ours\nvariables:\n"
-        "  NCCL_BUFFSIZE: {value: 8MiB, why: w, source: s, cost: none}\n"
-        "  NCCL_IB_TIMEOUT:\n    value: 60\n    why: w\n    source: s\n    cost: none\n"
-    )
-    found = json.loads(ask("lint", "mine.yaml", "--json")[1])["findings"]
-    assert [(each["code"], each["subject"]) for each in found] == [("nccl-value-range", "NCCL_IB_TIMEOUT")]
-    assert found[0]["evidence"][0].startswith(f"{tmp_path / 'mine.yaml'}:4")
-    (tmp_path / "nvrun.yaml").write_text("env:\n  NCCL_BUFFSIZE: 4MiB\n  NCCL_IB_TIMEOUT: 60\n")
-    found = json.loads(ask("lint", "nvrun.yaml", "--json")[1])["findings"]
-    assert [each["subject"] for each in found] == ["NCCL_IB_TIMEOUT"]
-    (tmp_path / "mine.yaml").write_text("summary: ours\nvariables: 3\n")
-    code, _, err = ask("lint", "mine.yaml")
-    assert (code, err.count("\n")) == (2, 1), err
-
-
 def test_a_folder_of_the_users_own_presets(ask: Asked, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     own = "summary: ours\nvariables:\n  NCCL_IB_TC: {value: 106, why: w, source: s, cost: none}\n"

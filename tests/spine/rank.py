@@ -11,6 +11,8 @@
     print:RANK:MB    that rank prints so many MB in lines of 100 bytes
     gush:RANK:MB     that rank writes so many MB to stderr without a newline
     raw:RANK:HEX     that rank writes these bytes to stdout
+    lines:N          print N numbered lines
+    pace             until $READY.go is there print 4 kB every 2 ms, and keep the count of it in $READY.<rank>.paced
     tell:NAME        write sys.argv and that variable to $READY.<rank>.told as JSON
     signals          write each SIGUSR1 and SIGUSR2 to $READY.<rank>.signals
 
@@ -22,6 +24,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -51,6 +54,18 @@ def save(seconds: float, number: int, frame: object) -> None:
     os._exit(0)
 
 
+def pace() -> None:
+    with open(f"{os.environ['READY']}.{RANK}.paced", "w") as count:
+        step = 0
+        while not Path(os.environ["READY"] + ".go").exists():
+            step += 1
+            print("x" * 4000, flush=True)
+            count.seek(0)
+            count.write(f"{step:012d}")
+            count.flush()
+            time.sleep(0.002)
+
+
 def main() -> None:
     for action in sys.argv[1:]:
         name, *values = action.split(":")
@@ -65,11 +80,11 @@ def main() -> None:
             signal.signal(signal.SIGTERM, partial(save, float(values[0])))
         elif name == "daemon":
             daemon()
-        elif name == "wait":
+        elif name == "wait":  # select: libfaketime lets Python's sleep fail (EINVAL) where it comes too late
             while not Path(os.environ["READY"] + ".go").exists():
-                time.sleep(0.01)
+                select.select([], [], [], 0.01)
         elif name == "sleep":
-            time.sleep(600)
+            select.select([], [], [], 600)
         elif name == "signals":
             for number in (signal.SIGUSR1, signal.SIGUSR2):
                 signal.signal(number, lambda number, frame: mark(".signals", signal.Signals(number).name + "\n"))
@@ -94,6 +109,10 @@ def main() -> None:
             mark(".took", str(time.monotonic() - started))
         elif name == "raw" and mine:
             os.write(1, bytes.fromhex(values[1]))
+        elif name == "lines":
+            print("".join(f"line {number} of rank {RANK}\n" for number in range(int(values[0]))), end="", flush=True)
+        elif name == "pace":
+            pace()
         elif name == "tell":
             mark(".told", json.dumps({"argv": sys.argv, "value": os.environ.get(values[0])}))
             break

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from .lab import BRIDGE, Lab, needed_paths
-from .processes import Process
+from ..lab import BRIDGE, Lab, needed_paths
+from ..processes import Process
 
 _numbers = itertools.count()
 
@@ -225,24 +225,32 @@ def wrong_host_key(lab: Lab, host: str) -> Iterator[None]:
             lab.stop_sshd(host)
 
 
+def clock_variables(file: str) -> tuple[str, ...]:
+    """NAME=value of what makes a process take its wall clock from this file; none where libfaketime is missing."""
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    variables = {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": file,
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # a wrong clock does not change how long a timeout lasts
+    }
+    return tuple(f"{name}={value}" for name, value in variables.items()) if library else ()
+
+
 @contextlib.contextmanager
 def clock(lab: Lab, host: str, offset: str) -> Iterator[Callable[[str], None]]:
-    """The wall clock of the host's ssh sessions is off by "+90", "-1h", ...; the yielded function sets it anew."""
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    file = lab.path(host, f"/run/lab/{host}/clock")
+    """The wall clock of the host's ssh sessions is off by "+90", "-1h", ...; the yielded function sets it anew.
+
+    Set while a Python 3.11 sleeps there, it lets that sleep fail (EINVAL).
+    """
+    path = f"/run/lab/{host}/clock"
+    file = lab.path(host, path)
 
     def turn(offset: str) -> None:
         file.write_text(offset)
 
     turn(offset)
-    variables = {
-        "LD_PRELOAD": str(library),
-        "FAKETIME_TIMESTAMP_FILE": f"/run/lab/{host}/clock",
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # a wrong clock does not change how long a timeout lasts
-    }
-    pairs = " ".join(f"{name}={value}" for name, value in variables.items())
-    with other_sshd(lab, host, "-o", f"SetEnv={pairs}"):
+    with other_sshd(lab, host, "-o", f"SetEnv={' '.join(clock_variables(path))}"):
         yield turn
 
 
