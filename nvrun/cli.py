@@ -50,6 +50,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             print(command_page(command) if command else page(invocation.help), end="")
             return 0
         if command:
+            _tell(invocation.notices)
             said = importlib.import_module(f"nvrun.commands.{command}").run(invocation, environ)
             print(_shown(said.text), end="")
             return int(said.exit_code)
@@ -60,8 +61,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         for name, instead in NOT_OF_A_RUN.items():
             if (flag := invocation.source(name)).startswith("--"):  # as a setting for all commands it does no harm
                 raise UsageError(f"{flag} is no flag of a run", hint=instead)
-        for notice in invocation.notices:
-            print(f"nvrun: {notice}", file=sys.stderr)
+        _tell(invocation.notices)
         return run(invocation, environ)
     except NvrunError as error:
         print(f"nvrun: {_shown(error.message)}", file=sys.stderr)
@@ -79,6 +79,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         print(f"nvrun: a fault of nvrun itself: {type(error).__name__}: {error}", file=sys.stderr)
         print(f"nvrun: please report it with {where}", file=sys.stderr)
         return 70
+
+
+def _tell(notices: Sequence[str]) -> None:
+    for notice in notices:
+        print(f"nvrun: {notice}", file=sys.stderr)
 
 
 def _shown(text: str) -> str:

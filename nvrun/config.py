@@ -89,6 +89,16 @@ def parse(
     subcommand, and whether they take a value."""
     more = flags or {}
     line = split(argv, {**OWN, **more})
+    asked = dict(line.own)
+    wants_help: Literal["short", "all"] | None = (
+        "all" if "--help-all" in asked or ("--help" in asked and line.program == "all") else None
+    )
+    if wants_help is None and ("--help" in asked or "-h" in asked):
+        wants_help = "short"
+    if wants_help or "--version" in asked:  # also where a setting is wrong: the help says what is right
+        return Invocation(
+            options=Options(), torchrun=TorchrunArgs.read(line, {}), help=wants_help, version="--version" in asked
+        )
     layers = [list(_from_file(file)) for file in files]
     layers += [list(_from_environment(environ)), list(_from_line(line))]
     values: dict[str, object] = {}
@@ -107,19 +117,11 @@ def parse(
                 value = tuple(fresh[given.setting.field])
             values[given.setting.field] = value
             sources[given.setting.field] = given.source
-    asked = dict(line.own)
-    wants_help: Literal["short", "all"] | None = (
-        "all" if "--help-all" in asked or ("--help" in asked and line.program == "all") else None
-    )
-    if wants_help is None and ("--help" in asked or "-h" in asked):
-        wants_help = "short"
     return Invocation(
         options=Options(**values),  # type: ignore[arg-type]  # each reader gives its field's type; a test holds it
         torchrun=TorchrunArgs.read(line, environ),
         sources=sources,
         notices=(*notices, *_misspelt(environ)),
-        help=wants_help,
-        version="--version" in asked,
         separated=line.separated,
         flags={name: value or "" for name, value in line.own if name in more},
     )
@@ -247,7 +249,10 @@ def _no_such_key(key: str) -> str:
         also = f" or as {flag.variable}" if flag.variable else ""
         return f"a flag of torchrun: give it on the command line{also}"
     near = nearest(key, [setting.name for setting in SETTINGS])
-    return "no such setting" + (f"; did you mean {near}?" if near else "")
+    if near:
+        return f"no such setting; did you mean {near}?"
+    theirs = nearest(key.replace("-", "_"), list(TORCHRUN))
+    return "no such setting" + (f"; {TORCHRUN[theirs].spelling} is a flag of torchrun" if theirs else "")
 
 
 def _read(given: _Given, environ: Mapping[str, str]) -> object:

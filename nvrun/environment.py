@@ -224,13 +224,13 @@ def rows(hosts: Mapping[str, Sequence[Resolved]], *, every: bool = False) -> tup
     """The table of `nvrun env`: a variable stands once, or once for each value where hosts differ; what looks like a
     secret is masked, also in what was overridden.
 
-    Without `every` only what the catalogue knows or nvrun sets: a host's whole environment may hold secrets.
+    Without `every` a host's own variables only where the catalogue knows them: its whole environment may hold secrets.
     """
     merged: dict[tuple[str, str, str], tuple[Resolved, list[str]]] = {}
     for host, variables in hosts.items():
         for each in variables:
             variable = each.variable
-            if every or is_nvruns(variable) or catalogue.find(variable.name):
+            if every or variable.source != "host" or catalogue.find(variable.name):
                 key = (variable.name, variable.value, variable.source)
                 merged.setdefault(key, (each, []))[1].append(host)
     return tuple(

@@ -163,6 +163,8 @@ def test_a_wrong_flag_or_value_is_one_line(argv: list[str], words: list[str]) ->
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
+        ("nproc-per-nodes: 2\n", "nvrun.yaml:1: nproc-per-nodes: no such setting; --nproc-per-node is a flag of "
+            "torchrun"),
         ("grace: 3\ngrase: 4\n", "nvrun.yaml:2: grase: no such setting; did you mean grace?"),
         ("nproc-per-node: 2\n", "nvrun.yaml:1: nproc-per-node: a flag of torchrun: give it on the command line or as "
                                 "PET_NPROC_PER_NODE"),
@@ -190,6 +192,12 @@ def test_what_is_no_yaml_is_refused_with_its_file(yaml: str) -> None:
 @pytest.mark.parametrize("yaml", ["", "\n", "# nothing\n", "---\n", "{}"])
 def test_an_empty_file_says_nothing(yaml: str) -> None:
     assert of("t.py", yaml=yaml).sources == {}
+
+
+def test_help_and_version_need_no_right_settings() -> None:
+    for flag in ("--help", "--help-all", "--version"):
+        invocation = of(flag, yaml="grase: 4\n", NVRUN_GRACE="soon", PET_NNODES="x")
+        assert invocation.help or invocation.version
 
 
 def test_variables_are_checked_and_misspelt_ones_shown() -> None:

@@ -80,10 +80,8 @@ def clean(dry: bool) -> Dict[str, Any]:
         if not dry:
             row["left"] = end(mark, _TERM_SECONDS)["left"] if pids else []
             if path and not row["left"]:
-                import shutil
-
                 try:
-                    shutil.rmtree(path)
+                    remove(path)
                 except OSError as error:
                     answer["trouble"].append("%s: %s" % (error.filename or path, error.strerror))
         answer["runs"].append(row)
@@ -91,6 +89,17 @@ def clean(dry: bool) -> Dict[str, Any]:
         with contextlib.suppress(OSError):  # other runs live there
             os.rmdir(place())
     return answer
+
+
+def remove(path: str) -> None:
+    """The folder is gone. Hosts that share the place clean it at once: what another has removed is gone as well."""
+    import shutil
+
+    for _ in range(_SWEEPS):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+        if not os.path.lexists(path):
+            return
 
 
 def marked() -> Dict[str, Set[int]]:

@@ -14,7 +14,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     detected = job.detected(environ)
     lines = [f"mode     {found.mode.kind}: {found.mode.why}", f"hosts    from {found.hosts_from}"]
     for number, (host, kind) in enumerate(zip(found.hosts, found.kinds, strict=True)):
-        details = [f"{host.slots} ranks"] if host.slots else []
+        details = [f"{host.slots} rank{'s'[: host.slots > 1]}"] if host.slots else []
         details += [f"user {host.user}"] if host.user else []
         details += [f"port {host.port}"] if host.port else []
         lines.append(f"  {number:<6} {host.name} by {kind}" + (f" ({', '.join(details)})" if details else ""))
