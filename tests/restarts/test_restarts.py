@@ -142,3 +142,20 @@ def test_without_a_spare_it_goes_on_with_fewer_where_that_was_allowed(lab: Lab, 
     code, _, stderr = finish(running)
     assert code == 0, stderr
     assert "nvrun: restart 1 of 1 on b; struck off: a: its connection ended" in stderr
+
+
+@pytest.mark.lab
+def test_in_a_slurm_job_another_node_of_it_stands_in(slurm_lab: Lab, place: Path) -> None:
+    (script := place / "rank.py").write_text(RANK)
+    salloc = ["salloc", "--quiet", "--nodes=3", "--nodelist=a,b,c", "--exclusive"]
+    flags = ["--nproc-per-node", "1", "--grace", "2", "--run-dir", str(place / "runs"), "--nodes", "2"]
+    flags += ["--node-restarts", "1", "--lost-after", "8"]
+    running = slurm_lab.popen(
+        [*salloc, *NVRUN, *flags, str(script), str(place), "-1", "1"], cwd=place, start_new_session=True
+    )
+    up(place, 0)
+    kill_all(slurm_lab, "b", place)
+    code, _, stderr = finish(running)
+    assert code == 0, stderr
+    assert "nvrun: --node-restarts under Slurm: a node that Slurm itself finds down ends the whole job" in stderr
+    assert "nvrun: restart 1 of 1 on a, c; struck off: b: nothing heard for " in stderr
