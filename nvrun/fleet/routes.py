@@ -163,6 +163,7 @@ def srun_argv(nodes: Sequence[str], environment: Mapping[str, str]) -> list[str]
         "--cpu-bind=none",
         "--kill-on-bad-exit=0",  # one node's end must not cut the others' logs
         "--wait=0",
+        "--no-kill",  # where the job outlives a node that fails, the other nodes' agents do too
         "--export=ALL",
         "--job-name=nvrun",
     ]

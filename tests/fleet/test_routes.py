@@ -40,7 +40,14 @@ def test_rsh(template: str, argv: list[str]) -> None:
 
 def test_srun_is_one_step_for_all() -> None:
     argv = srun_argv(["n1", "n2"], {"SLURM_CPUS_ON_NODE": "64"})
-    assert {"--nodes=2", "--nodelist=n1,n2", "--cpus-per-task=64", "--overlap", "--kill-on-bad-exit=0"} <= set(argv)
+    assert {
+        "--nodes=2",
+        "--nodelist=n1,n2",
+        "--cpus-per-task=64",
+        "--overlap",
+        "--kill-on-bad-exit=0",
+        "--no-kill",
+    } <= set(argv)
     made = routes([Host(name="n1"), Host(name="n2")], ["srun", "srun"], START, environment={})
     assert len(made) == 1
     assert made[0].names == {"n1": 0, "n2": 1}
