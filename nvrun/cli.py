@@ -199,7 +199,7 @@ def run_job(
         from nvrun.facts import to_json
         from nvrun.gather.join import gathering
         from nvrun.hooks.around import around
-        from nvrun.launch import Launch
+        from nvrun.launch import Before, Launch
         from nvrun.postmortem import look_again
         from nvrun.prepare import facts_requests, prepare
         from nvrun.report import board, text
@@ -234,7 +234,7 @@ def run_job(
                 if decided.exit_code:
                     launch.refuse(decided)
                 hooked.plan, hooked.facts = decided.plan, facts
-                launch.go(decided.plan, facts)
+                launch.go(decided.plan, Before(plan, facts, decided.verdict))
             launch.observe()
             if launch.plan:
                 launch.strike_off(look_again(the_job, crew, decided, facts, launch.result(started)))
@@ -243,11 +243,17 @@ def run_job(
             hooked.result = launch.result(started)
             hooked.after()
             launch.bring_logs()
+            launch.look_again(started)
     why_unreachable = slurm.found(the_job, environ, ()) if crew.findings else []
     found = [*hooked.findings, *why_unreachable, *watched(folder.path, launch.plan)]
     result = launch.result(started, found, earlier)
     if trouble := folder.finish(result):
         writer.say(f"nvrun: {trouble}")
-    writer.say("\n".join(text.result_lines(result, str(folder.path))))
+    page = None
+    if result.ended_by in text.TO_DIAGNOSE:
+        from nvrun.failure import at_the_end
+
+        page = at_the_end(folder.path)
+    writer.say("\n".join(text.result_lines(result, str(folder.path), page)))
     writer.close()
     return result

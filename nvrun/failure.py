@@ -1,11 +1,12 @@
 """Folders and files of logs -> why the job failed: the findings, and the one page that says it.
 
-For a run's folder that is all that lies there: logs, flight-recorder dumps, how ranks ended, what the hosts were like.
+For a run's folder that is all that lies there: logs, flight-recorder dumps, how ranks ended, what the hosts were like
+before and after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +14,18 @@ from typing import NamedTuple
 import msgspec
 
 from nvrun import runs
-from nvrun.diagnose.files import collect
-from nvrun.diagnose.judge import diagnose, first_failure
+from nvrun.diagnose import seen
+from nvrun.diagnose.files import Collected, collect
+from nvrun.diagnose.judge import culprit, diagnose, first_failure
 from nvrun.diagnose.page import one_page
-from nvrun.hang.judge import HANGS
+from nvrun.diagnose.scan import Source
+from nvrun.errors import UsageError
 from nvrun.model import Finding, Severity, Verdict, worst_first
+from nvrun.rundir import file_name
+
+AT_ONCE = 256 << 20
+"""Bytes of logs up to which they are read at the end of a run; for more the user asks."""
+_TAIL = 1 << 16
 
 
 class Failure(NamedTuple):
@@ -37,19 +45,58 @@ class Failure(NamedTuple):
 def failure(paths: Sequence[Path]) -> Failure:
     """Reads what lies under `paths`. UsageError for a path that does not exist, and for a broken record of a run."""
     found = collect(paths)
+    result = found.result
     facts = {host: known for path in paths for host, known in runs.facts_of(path).items()}
-    findings = diagnose(found.sources, facts=facts, ends=found.ends, dumps=found.dumps)
-    findings = [*(known for path in paths for known in _hangs(path)), *findings]
+    own = [*seen.sources(result), *(_unwritten(found, paths))] if result else []
+    findings = diagnose(
+        [*found.sources, *own],
+        facts=facts,
+        ends=found.ends,
+        dumps=found.dumps,
+        matches=seen.matches(result) if result else (),
+    )
+    findings = [*seen.hangs(result), *seen.without_own_doing(findings, result)] if result else findings
     findings = findings or [known for path in paths for known in _before_the_launch(path)]
-    page = one_page(findings, first=first_failure(found.ends), logs=_where(paths))
+    first = culprit(findings, found.ends)
+    page = one_page(
+        findings,
+        first=first,
+        earlier=first_failure(found.ends),
+        warnings_before=seen.warnings_before(found.sources, first) if first else (),
+        changed=seen.changes(result, findings[:1]) if result else (),
+        logs=_where(paths),
+    )
     return Failure(tuple(findings), page, tuple(found.skipped))
 
 
-def _hangs(path: Path) -> list[Finding]:
-    """What nvrun saw itself while the ranks waited: what their logs say of it came after that."""
-    result = runs.result_of(path) if path.is_dir() else None
-    found = result.findings if result else ()
-    return [known for known in found if known.code == HANGS and known.severity >= Severity.ERROR]
+def at_the_end(folder: Path) -> str | None:
+    """The page for a run that has just failed; None where its logs are so long, or its folder so ill, that the user
+    is not to wait for it."""
+    try:
+        size = sum(path.lstat().st_size for path in (folder / "logs").rglob("*"))
+        return failure([folder]).page if size <= AT_ONCE else None
+    except (OSError, UsageError):  # somebody removes the folder meanwhile: how the run ended has been said
+        return None
+
+
+def _unwritten(found: Collected, paths: Sequence[Path]) -> Iterator[Source]:
+    """Last words of ranks that failed, where their files do not have them."""
+    for end in found.ends:
+        if end.code and end.tail and not any(_has(path, end.host, end.rank, end.tail[-1]) for path in paths):
+            yield seen.last_words(end)
+
+
+def _has(folder: Path, host: str, rank: int, line: str) -> bool:
+    """Whether the rank's file ends with it; a restart's, which has another name, is taken to."""
+    logs = folder / "logs" / file_name(host)
+    if any(logs.glob(f"rank{rank}.*.err")):
+        return True
+    try:
+        with (logs / f"rank{rank}.err").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL))
+            return line.encode(errors="replace") in file.read()
+    except OSError:
+        return False
 
 
 def _before_the_launch(path: Path) -> list[Finding]:

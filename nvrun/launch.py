@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -16,7 +18,8 @@ from nvrun.facts import HostFacts
 from nvrun.fleet.crew import SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.job import Job
-from nvrun.model import Attempt, Finding, RankEnd, RunResult
+from nvrun.meanings import MEANINGS, means
+from nvrun.model import Attempt, EndedBy, Finding, OomKills, RankEnd, RunResult, Severity, Verdict
 from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
 from nvrun.preflight import Decided
@@ -37,8 +40,38 @@ _INSPECTIONS = 30
 _FETCH_SECONDS = 60.0
 """Without a byte for so long, fetching a host's logs is given up."""
 
+HOST_LOST = means(
+    "host-lost",
+    "a host was heard no more while its ranks ran",
+    read="heartbeats of its agent, and the connection to it",
+    why="its ranks are gone or cannot be reached: the others would wait for them for ever",
+    remedy="is it up (ping, its BMC's console)? then nvrun check --hosts HOST, and journalctl -b -1 there; leave it "
+    "out meanwhile: --exclude HOST",
+    source="nvrun's own heartbeats: one every 2 s",
+)
+OUTPUT_LOST = means(
+    "output-lost",
+    "output of ranks could not be written to their log files",
+    read="write(2) of the host's agent",
+    why="the job goes on, and the console has what was shown; the files miss it",
+    remedy="df -h and df -i there; --run-dir DIR names another place for logs",
+    source="write(2): ENOSPC, EDQUOT, EIO",
+)
+
+LOOKED_AFTER: tuple[EndedBy, ...] = ("rank", "torchrun", "hang", "lost")
+"""Ends that may have a cause on a host."""
+
 State = Literal["idle", "running", "done", "left", "gone"]
 """Of one host. left: out of an elastic job that goes on, but still heard; gone: out of it, and heard no more."""
+
+
+class Before(NamedTuple):
+    """What was known when the ranks were let go."""
+
+    plan: Plan
+    """As torchrun was started with it: a host of it for each agent."""
+    facts: Mapping[int, HostFacts]
+    verdict: Verdict
 
 
 class Launch:
@@ -57,6 +90,7 @@ class Launch:
         """The host without which the others cannot meet again: it holds c10d's store."""
         self._dropped: Counter[str] = Counter()
         self._fetched_at: dict[int, float] = {}
+        self._before: Before | None = None
         self.plan: Plan | None = None
         """What the ranks were let go with."""
         self._inspect_at: dict[int, float] = {}
@@ -69,6 +103,7 @@ class Launch:
         self._lost: dict[str, str] = {}
         """Host -> how, of those that the job could not do without."""
         self._bad_hosts: dict[str, str] = {}
+        self._changed: list[Finding] = []
         crew.listener = self
 
     # -- in the order of the pipeline -------------------------------------------------------------------------------
@@ -91,14 +126,14 @@ class Launch:
             self._crew.send({"t": "listening", "port": plan.master_port}, to=[0])
         return plan
 
-    def go(self, plan: Plan, facts: Mapping[int, HostFacts]) -> None:
+    def go(self, plan: Plan, before: Before) -> None:
         """The ranks run. Ended where torchrun is over before they could."""
-        self.plan = plan
+        self.plan, self._before = plan, before
         if early := self._crew.stillborn:
             self._crew.end(early.by, early.exit_code, early.message)
             raise Ended
         several = len(plan.hosts) > 1 or self._job.step is not None or self._job.args.nnodes[1] > 1
-        self._words = Words(asked(plan, facts, several=several))
+        self._words = Words(asked(plan, before.facts, several=several))
         for host in plan.hosts:
             ranks = {
                 str(rank.local_rank): {
@@ -186,6 +221,13 @@ class Launch:
         for host, why in self._folder.unfetched.items():
             crew.say(f"nvrun: logs of {crew.names[host]} could not be written here: {why}")
 
+    def look_again(self, started: float) -> None:
+        """After a failure: what changed on the hosts since the ranks were let go."""
+        if self._before and self._crew.ending and self._crew.ending.by in LOOKED_AFTER:
+            from nvrun import aftermath  # only a failure waits for the rules of diagnosis
+
+            self._changed += aftermath.changed(self._crew, self._job, self._before, self.result(started))
+
     def result(self, started: float, findings: Iterable[Finding] = (), earlier: Iterable[Attempt] = ()) -> RunResult:
         """How it went, as known now."""
         crew, ending = self._crew, self._ending()
@@ -199,16 +241,25 @@ class Launch:
             ranks=tuple(sorted(self._ends, key=lambda end: (end.rank, end.attempt))),
             first_failure=self._first_failure() if ending.by == "rank" else None,
             message=ending.message,
-            findings=(*findings, *crew.findings, *self._found.values(), *self._words.findings(), *self._hang()),
+            findings=(*findings, *crew.findings, *self._found.values(), *self._words.findings(), *self._hang(),
+                      *self._losses()),
             console_dropped=self._dropped + Counter(self._writer.dropped),
             attempts=tuple(earlier),
             began=self.plan is not None,
             bad_hosts=self._bad_hosts | ({} if self._is_the_step() else self._lost | self._unreachable()),
+            changed=tuple(self._changed),
             not_fetched=tuple(f"{crew.names[host]}:{path}" for host, path in sorted(self._private.items())),
         )
 
     def _hang(self) -> Iterable[Finding]:
         return [self._watch.finding] if self._watch and self._watch.finding else []
+
+    def _losses(self) -> Iterable[Finding]:
+        for name, why in self._lost.items():
+            message = f"{name} was lost while its ranks ran: {why}"
+            remedy = MEANINGS[HOST_LOST].remedy
+            yield Finding(code=HOST_LOST, severity=Severity.ERROR, message=message, host=name, remedy=remedy,
+                          confidence=0.9)  # fmt: skip
 
     def _ending(self) -> Ending:
         """What ended it. Ranks that fail because a host is gone are often heard before that host is missed."""
@@ -309,6 +360,7 @@ class Launch:
             first_output=self._own_time(host, body["first_output"]),
             by_nvrun=body["asked"],
             tail=tuple(body["tail"]),
+            oom=msgspec.convert(body["oom"], OomKills | None),
         )
         self._ends.append(end)
         if end.code and not end.by_nvrun and self._gang:
@@ -324,7 +376,12 @@ class Launch:
         if body["dropped"]:
             self._dropped[name] += body["dropped"]
         for path, (lost, why) in body["lost"].items():
-            crew.say(f"nvrun: {name}: {lost} bytes of output could not be written to {path}: {why}")
+            message = f"{name}: {_words(why)}: {lost} bytes of output could not be written to {path}"
+            crew.say(f"nvrun: {message}")
+            self._changed.append(
+                Finding(code=OUTPUT_LOST, severity=Severity.WARNING, message=message, host=name, subject=path,
+                        remedy=MEANINGS[OUTPUT_LOST].remedy)
+            )  # fmt: skip
         if body["stuck"]:
             pids = " ".join(str(pid) for pid in body["stuck"])
             crew.say(f"nvrun: {name}: processes {pids} cannot be ended (uninterruptible wait); it may need a reboot")
@@ -369,6 +426,11 @@ class Launch:
         failed = [end for end in self._ends if end.code and not end.by_nvrun]
         last = max((end.attempt for end in failed), default=0)
         return min((end for end in failed if end.attempt == last), key=lambda end: end.at or math.inf, default=None)
+
+
+def _words(name: str) -> str:
+    """`ENOSPC` as `No space left on device`."""
+    return os.strerror(getattr(errno, name)) if name.isupper() and hasattr(errno, name) else name
 
 
 def shell_code(code: int) -> int:

@@ -110,6 +110,17 @@ class Binding(Frozen, frozen=True, kw_only=True):
     """The reason in words, also for not binding."""
 
 
+class OomKills(Frozen, frozen=True, kw_only=True):
+    """What the kernel's OOM killer did while a rank ran."""
+
+    kills: int
+    """Processes that it killed; 0 rules it out as the one that killed the rank."""
+    where: str
+    """`its cgroup` or `its host`: where they were counted."""
+    line: str = ""
+    """The kernel's own words, where the user may read its log."""
+
+
 class RankEnd(Frozen, frozen=True, kw_only=True):
     """How one rank ended."""
 
@@ -131,6 +142,8 @@ class RankEnd(Frozen, frozen=True, kw_only=True):
     """True where nvrun had already asked the rank to end."""
     tail: tuple[str, ...] = ()
     """Last lines of its stderr."""
+    oom: OomKills | None = None
+    """Of a rank that failed; None where the host does not count or show it."""
 
 
 EndedBy = Literal["success", "rank", "torchrun", "signal", "lost", "hang", "preflight", "unreachable", "internal"]
@@ -175,6 +188,8 @@ class RunResult(Frozen, frozen=True, kw_only=True):
     """Host -> why the run could not begin, or go on, with it; none where the job itself was at fault."""
     attempts: tuple[Attempt, ...] = ()
     """Earlier ones of the same run, on other hosts; this result is that of the last."""
+    changed: tuple[Finding, ...] = ()
+    """After a failure: what is no longer on its hosts as it was before the launch."""
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

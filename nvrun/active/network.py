@@ -58,6 +58,17 @@ def measure(crew: Crew, places: Mapping[int, Place], clock: Clock, *, deep: bool
     return conversation.measured()
 
 
+def connected(crew: Crew, places: Mapping[int, Place], clock: Clock) -> Measured:
+    """Connections and pushed bytes alone."""
+    conversation = _Conversation(crew, places, clock)
+    try:
+        conversation.listen()
+        conversation.connect()
+    finally:
+        crew.send({"t": "release", "test": "network"}, to=list(places))
+    return conversation.measured()
+
+
 class _Conversation:
     def __init__(self, crew: Crew, places: Mapping[int, Place], clock: Clock) -> None:
         self._crew, self._places, self._clock = crew, dict(places), clock

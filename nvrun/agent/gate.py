@@ -8,6 +8,7 @@ import socket
 import struct
 from typing import Any, Callable, Dict, List, Optional
 
+from . import oom
 from .loop import READ, Loop
 from .streams import Stream
 
@@ -44,6 +45,8 @@ class Rank:
         self.streams: List[Stream] = []
         self.begun: Optional[float] = None
         """When it was let go, seconds since the epoch."""
+        self.oom: Optional[oom.Counted] = None
+        """What the kernel's OOM killer had done by then."""
 
 
 class Gate:

@@ -16,6 +16,7 @@ PROGRESS_SECONDS = 0.5
 _F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ from Python 3.10
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
+_TAIL_BYTES = 4096
 
 
 class Lines:
@@ -85,6 +86,7 @@ class Stream:
         self._show = show
         self.closed = False
         self.read_bytes = 0
+        self._last = b""
         self.first_at = 0.0
         """When the first byte was read, seconds since the epoch; 0 before."""
         self.lost_bytes = 0
@@ -126,14 +128,9 @@ class Stream:
             if file is not None:
                 os.close(file)
 
-    def tail(self, lines: int = 20, limit: int = 4096) -> List[str]:
-        """The last lines of the file; none where it is not there any more."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-                found = file.read().split(b"\n")
-        except OSError:
-            return []
+    def tail(self, lines: int = 20) -> List[str]:
+        """The last lines that were read, whatever became of the file."""
+        found = self._last.split(b"\n")
         if not found[-1]:
             found.pop()
         return [_visible(line).decode("utf-8", "replace") for line in found[-lines:]]
@@ -146,6 +143,7 @@ class Stream:
         """All of `data` to the file. A full disk costs the bytes that do not fit, never the rank's time."""
         self.first_at = self.first_at or time.time()
         self.read_bytes += len(data)
+        self._last = (self._last + data)[-_TAIL_BYTES:] if len(data) < _TAIL_BYTES else data[-_TAIL_BYTES:]
         for file in self._files:
             view = memoryview(data)
             if file is None:

@@ -20,7 +20,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
 
-from . import procs, slurm, wire
+from . import oom, procs, slurm, wire
 from .folder import Folder
 from .followed import Followed, Noted
 from .gate import Gate, Rank
@@ -245,6 +245,7 @@ class Job:
         rank.sock.close()
         rank.sock = None
         rank.begun = time.time()
+        rank.oom = oom.read(rank.pid)
         for stream in rank.streams:
             stream.close_write_end()
             self._follow(stream, self._heard)
@@ -430,11 +431,13 @@ class Job:
         if code and not asked:
             self._failed = True
             self._look_before_siblings_end()
+        killed = oom.since(rank.oom, rank.pid) if code and not asked and rank.oom else None
         tail = rank.streams[1].tail() if rank.streams else []
         first = [stream.first_at for stream in rank.streams if stream.first_at]
         self._agent.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
                           "attempt": rank.attempt, "asked": asked, "time": at,
-                          "begun": rank.begun, "first_output": min(first, default=None), "tail": tail})  # fmt: skip
+                          "begun": rank.begun, "first_output": min(first, default=None), "tail": tail,
+                          "oom": killed})  # fmt: skip
 
     def _torchrun_is_dead(self) -> bool:
         """Its ranks die with it (PDEATHSIG): they are the effect then, not the cause."""

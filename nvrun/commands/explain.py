@@ -6,11 +6,13 @@ import re
 import textwrap
 from collections.abc import Mapping
 
+import nvrun.checks.grown
 import nvrun.diagnose.meanings
 import nvrun.fleet.crew
 import nvrun.hang.judge
 import nvrun.hooks.around
 import nvrun.hosts.meanings
+import nvrun.launch
 import nvrun.nccl.meanings
 import nvrun.placement
 import nvrun.readback

@@ -6,6 +6,12 @@ import signal
 from typing import NamedTuple
 
 from nvrun.diagnose.rule import Stage
+from nvrun.model import RankEnd
+
+MEMORY = (
+    "Ask for more memory (--mem, the container's limit), or use less: fewer data loader workers, a model that is "
+    "loaded once per host, no pinned copies"
+)
 
 
 class Ending(NamedTuple):
@@ -86,3 +92,26 @@ def decode(status: int) -> Ending:
     unknown = ("ended-by-signal", Stage.SYMPTOM, "it was ended by a signal", "Look who sent it", 0.4)
     code, stage, meaning, remedy, confidence = _SIGNALS.get(number, unknown)
     return Ending(code, stage, f"signal {number}{name}", meaning, remedy, confidence)
+
+
+def decode_end(end: RankEnd) -> Ending:
+    """What the end of a rank means, with what the kernel counted meanwhile: SIGKILL by itself does not say who sent
+    it."""
+    ending = decode(end.code or 0)
+    if end.oom is None or ending.code != "rank-killed":
+        return ending
+    if end.oom.kills == 0:
+        return ending._replace(
+            meaning="killed from outside, and not by the kernel for want of memory: its OOM killer killed nothing in "
+            f"{end.oom.where} meanwhile",
+            remedy="Look who sent it: the scheduler, a container's runtime, an operator, systemd-oomd (journalctl)",
+            confidence=0.8,
+        )
+    several = "a process" if end.oom.kills == 1 else f"{end.oom.kills} processes"
+    return ending._replace(
+        code="oom-killed",
+        stage=Stage.HOST,
+        meaning=f"the kernel's OOM killer killed {several} of {end.oom.where} while it ran: the memory was used up",
+        remedy=MEMORY,
+        confidence=0.97 if end.oom.where == "its cgroup" or end.oom.line else 0.85,
+    )

@@ -46,9 +46,14 @@ class Collected:
 
     sources: list[Source] = field(default_factory=list)
     dumps: list[Dump] = field(default_factory=list)
-    ends: tuple[RankEnd, ...] = ()
+    result: RunResult | None = None
+    """How the run ended, where one of nvrun's lies there."""
     skipped: list[str] = field(default_factory=list)
     """`PATH: reason` of files that were not read."""
+
+    @property
+    def ends(self) -> tuple[RankEnd, ...]:
+        return self.result.ranks if self.result else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ def _hidden(file: Path, root: Path) -> bool:
 def _take(file: Path, found: Collected, *, named: bool) -> None:
     if file.name == "result.json":
         try:
-            found.ends = msgspec.json.decode(file.read_bytes(), type=RunResult).ranks
+            found.result = msgspec.json.decode(file.read_bytes(), type=RunResult)
         except (msgspec.DecodeError, OSError) as error:
             found.skipped.append(f"{file}: {error}")
         return

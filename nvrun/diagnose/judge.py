@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nvrun.diagnose.ends import decode
+from nvrun.diagnose.ends import MEMORY, decode, decode_end
 from nvrun.diagnose.flight import Dump, odd_collectives
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.scan import Match, Source, scan
@@ -22,25 +23,29 @@ def diagnose(
     facts: Mapping[str, HostFacts] | None = None,
     ends: tuple[RankEnd, ...] = (),
     dumps: Iterable[Dump] = (),
+    matches: Iterable[Match] = (),
 ) -> list[Finding]:
     """Findings in the order in which they should be read: causes, symptoms, waits that ended, consequences, notes.
 
     `facts` corrects the clocks of the hosts (host name -> facts). `ends` are the ends of ranks in the order in which
     they happened; what the first failing rank itself says is told before what other ranks say. `dumps` are those of the
-    flight recorder (`flight.read_dump`).
+    flight recorder (`flight.read_dump`); `matches` what nvrun itself saw (`seen.matches`).
     """
     first = first_failure(ends)
     groups: dict[tuple[object, ...], _Group] = {}
     for source in sources:
         for match in scan(source):
             _add(groups, match, facts or {})
-    for match in odd_collectives(dumps):
+    for match in (*odd_collectives(dumps), *matches):
         _add(groups, match, {})
     if first is not None:
         match = _end_match(first, groups.values())
-        # torchrun's banner tells the same end, by a coarser clock
-        groups = {k: g for k, g in groups.items() if not (g.match.code == match.code and g.ranks == {first.rank})}
+        # torchrun's banner tells the same end, by a coarser clock and without the kernel's counters
+        same = {match.code, decode(first.code or 0).code}
+        groups = {k: g for k, g in groups.items() if not (g.match.code in same and g.ranks == {first.rank})}
         _add(groups, match, {})
+        if (memory := _oom_match(first)) is not None:
+            _add(groups, memory, {})
     _explain_exits(groups.values())
     ordered = sorted(groups.values(), key=lambda group: _order(group, first))
     return [_finding(group) for group in ordered]
@@ -60,6 +65,19 @@ def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:
     if failed and all(end.at is not None for end in failed):
         return min(failed, key=lambda end: end.at or 0.0)
     return failed[0] if failed else None
+
+
+def culprit(findings: Sequence[Finding], ends: Sequence[RankEnd]) -> RankEnd | None:
+    """The first failure by cause: a rank that ended in consequence may have been quicker to end than the one whose
+    fault it was, which nvrun was then already ending. Without a rank that the likely cause names, the first by time."""
+    first = first_failure(ends)
+    named = re.fullmatch(r"rank (\d+)", findings[0].subject) if findings else None
+    if first is None or named is None or int(named[1]) == first.rank:
+        return first
+    by_itself = (
+        end for end in ends if end.rank == int(named[1]) and (end.code or 0) > 0 and end.attempt >= first.attempt
+    )
+    return next(by_itself, first)
 
 
 @dataclass(slots=True)
@@ -107,10 +125,9 @@ def _order(group: _Group, first: RankEnd | None) -> tuple[object, ...]:
 
 def _end_match(end: RankEnd, groups: Iterable[_Group]) -> Match:
     """The end of the first failing rank. Its signal outranks what other ranks say, unless its own log says why."""
-    status = end.code if end.code is not None else 0
-    ending = decode(status)
+    ending = decode_end(end)
     explained = any(end.rank in group.ranks and group.match.stage.is_cause for group in groups)
-    stage = Stage.PROGRAM if status < 0 and ending.stage is Stage.SYMPTOM and not explained else ending.stage
+    stage = Stage.PROGRAM if (end.code or 0) < 0 and ending.stage is Stage.SYMPTOM and not explained else ending.stage
     return Match(
         code=ending.code,
         stage=stage,
@@ -119,7 +136,25 @@ def _end_match(end: RankEnd, groups: Iterable[_Group]) -> Match:
         confidence=ending.confidence,
         host=end.host,
         rank=end.rank,
+        evidence=(end.oom.line,) if end.oom and end.oom.line else (),
         source="exit status",
+    )
+
+
+def _oom_match(end: RankEnd) -> Match | None:
+    """A rank that was not killed itself, but something in its cgroup was: a data loader's worker."""
+    if end.oom is None or not end.oom.kills or end.oom.where != "its cgroup" or decode_end(end).code == "oom-killed":
+        return None
+    return Match(
+        code="oom-killed",
+        stage=Stage.HOST,
+        message=f"The kernel's OOM killer killed {end.oom.kills} process(es) of rank {end.rank}'s cgroup while it ran",
+        remedy=MEMORY,
+        confidence=0.85,
+        host=end.host,
+        rank=end.rank,
+        evidence=(end.oom.line,) if end.oom.line else (),
+        source="the kernel's counters",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from nvrun.diagnose.ends import decode
+from nvrun.diagnose.ends import decode_end
 from nvrun.model import Finding, RankEnd, Severity
 from nvrun.nccl.log_line import clean
 
@@ -14,6 +14,7 @@ WIDTH = 110
 LINES = 40
 STACK_LINES = 12
 """Of evidence in which a stack stands, which is indented."""
+LAST_WORDS = 6
 
 _CERTAINTY = ((0.9, "almost certain"), (0.7, "likely"), (0.5, "possible"), (0.0, "a guess"))
 
@@ -22,38 +23,48 @@ def one_page(
     findings: Sequence[Finding],
     *,
     first: RankEnd | None = None,
+    earlier: RankEnd | None = None,
     warnings_before: Sequence[str] = (),
     changed: Sequence[str] = (),
     logs: str = "",
 ) -> str:
     """The failure on one page.
 
-    `findings` as `diagnose` orders them. `first`: the rank that failed first. `warnings_before`: NCCL's warnings before
-    that, `changed`: what changed on the hosts since the preflight, `logs`: where all logs lie. All is shown without
-    terminal escapes.
+    `findings` as `diagnose` orders them. `first`: the rank that failed first by cause, `earlier`: the first by time,
+    which may have ended in consequence. `warnings_before`: NCCL's warnings before that, `changed`: what changed on the
+    hosts since the preflight, `logs`: where all logs lie. All is shown without terminal escapes.
     """
     page: list[str] = []
     if first is not None:
         page.append(
             f"First to fail: rank {first.rank} on {first.host} (local rank {first.local_rank}, pid {first.pid})"
         )
-        page.append(f"  {_ended(first)}")
+        page += _wrapped(_ended(first), 2)
+        if earlier is not None and earlier.rank != first.rank:
+            page.append(f"  rank {earlier.rank} on {earlier.host} was gone sooner, in consequence")
     if not findings:
         page.append("No known cause was found in the logs.")
     else:
         page.extend(_cause(findings[0]))
+    if first is not None and first.tail and not any(clean(first.tail[-1]).strip() in line for line in page):
+        page.extend(_block("Its last words", list(first.tail[-LAST_WORDS:]), LAST_WORDS))
     page.extend(_block("NCCL warned before", list(warnings_before), 4))
     page.extend(_block("Changed since the preflight", list(changed), 4))
-    page.extend(_block("Also seen", [_short(finding) for finding in findings[1:]], 5))
+    page.extend(_block("Also seen", [_short(finding) for finding in findings[1:] if not _says(finding, first)], 5))
     if logs:
         page.append(f"Logs: {logs}")
     return "\n".join(clean(line)[:WIDTH] for line in page[:LINES])
 
 
+def _says(finding: Finding, end: RankEnd | None) -> bool:
+    """Whether it tells no more than how that rank ended, which the page begins with."""
+    return end is not None and (finding.code, finding.host) == (decode_end(end).code, end.host)
+
+
 def _ended(end: RankEnd) -> str:
     if end.code is None:
         return "how it ended could not be read"
-    ending = decode(end.code)
+    ending = decode_end(end)
     return f"{ending.text}: {ending.meaning}"
 
 

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from nvrun.diagnose.ends import MEMORY
 from nvrun.diagnose.rule import Rule, Stage, rule
-
-_MEMORY = (
-    "Ask for more memory (--mem, the container's limit), or use less: fewer data loader workers, a model "
-    "that is loaded "
-    "once per host, no pinned copies"
-)
 
 HOST_RULES: tuple[Rule, ...] = (
     # memory
     rule(
         "oom-killed",
         Stage.HOST,
-        ("ut of memory: Kill", "oom-kill", "oom_kill", "OOM Killed", "oom_reaper", "OOMKilled", "OUT_OF_MEMORY"),
+        ("ut of memory: Kill", "oom-kill", "oom_kill", "OOM Killed", "oom_reaper", "OOMKilled", "OUT_OFMEMORY"),
         "The kernel killed a process ({process}) because the host or its cgroup ran out of memory",
-        _MEMORY,
+        MEMORY,
         0.95,
         pattern=r"Kill(?:ed)? process (?P<process>\d+ \([^)]*\))|oom.?kill|OOM.?Killed|oom_reaper: reaped"
-        r"|OUT_OF_MEMORY",
+        r"|OUT_OFMEMORY",
     ),
     rule(
         "host-out-of-memory",
         Stage.HOST,
         ("Cannot allocate memory", "std::bad_alloc", "MemoryError", "DefaultCPUAllocator", "not enough memory"),
         "The host's memory (or the limit of the job) is used up",
-        _MEMORY,
+        MEMORY,
         0.85,
         pattern=r"Cannot allocate memory|bad_alloc|MemoryError|DefaultCPUAllocator: |not enough memory",
     ),
@@ -36,7 +31,7 @@ HOST_RULES: tuple[Rule, ...] = (
         Stage.HOST,
         ("xceeded job memory limit", "exceeded memory limit"),
         "Slurm ended the job because it used more memory than it asked for",
-        _MEMORY,
+        MEMORY,
         0.95,
     ),
     # scheduler
@@ -226,7 +221,7 @@ HOST_RULES: tuple[Rule, ...] = (
         ("exitcode: -9", "exitcode  : -9", "exitcode -9", "Signal 9", "SIGKILL", "Killed", "exit code 137", "signal 9"),
         "A process was killed (signal 9): by the kernel because memory ran out, or by someone; the log alone "
         "cannot tell",
-        "dmesg -T | grep -i 'killed process' on that host; watch its memory; " + _MEMORY,
+        "dmesg -T | grep -i 'killed process' on that host; watch its memory; " + MEMORY,
         0.6,
         pattern=r"exitcode ? ?:? -9\b|[Ss]ignal 9\b|SIGKILL|(?:^|[:\d\])>] *)Killed(?:  |$)|exit code 137",
     ),

@@ -13,7 +13,7 @@ from nvrun.plan import HostPlan, Plan
 from nvrun.report.findings import folded
 from nvrun.topology.cpus import format_cpulist
 
-_TO_DIAGNOSE = ("rank", "torchrun", "hang", "lost")
+TO_DIAGNOSE = ("rank", "torchrun", "hang", "lost")
 """Ends whose cause may stand in the logs."""
 
 
@@ -79,20 +79,26 @@ def environment_lines(environments: Mapping[str, Sequence[Resolved]]) -> Iterato
             yield f"    instead of {other}"
 
 
-def result_lines(result: RunResult, folder: str) -> Iterator[str]:
-    """How it ended; nothing where there is nothing to say."""
-    yield from finding_lines(result.findings)
+def result_lines(result: RunResult, folder: str, page: str | None = None) -> Iterator[str]:
+    """How it ended; nothing where there is nothing to say. `page`: why it failed, where that is known."""
+    page = page or ""
+    yield from finding_lines(finding for finding in result.findings if finding.message not in page)
     first = result.first_failure
     if first:
         yield f"nvrun: rank {first.rank} on {first.host} (local rank {first.local_rank}) {ended(first.code)}"
-        yield from (f"    {line}" for line in first.tail)
+        if not page:
+            yield from (f"    {line}" for line in first.tail)
     elif result.message:
         yield f"nvrun: {result.message}"
     for host, dropped in sorted(result.console_dropped.items()):
         yield f"nvrun: {dropped} bytes of {host}'s output were not shown here; its files in {folder} have them"
     for place in result.not_fetched:
         yield f"nvrun: logs that could not be brought back: {place}"
-    if result.ended_by in _TO_DIAGNOSE:
+    if page:
+        yield ""
+        yield page
+        yield f"All of it in one archive, for those who help: nvrun bundle {result.run_id}"
+    elif result.ended_by in TO_DIAGNOSE:
         yield f"nvrun: why, and what to do: nvrun diagnose {result.run_id} (logs in {folder})"
 
 

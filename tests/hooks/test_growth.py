@@ -1,4 +1,4 @@
-"""nvlink-errors: what grew between two readings of a host, and nothing else."""
+"""What changed between two readings of a host, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from nvrun import facts
+from nvrun.checks.grown import growth
 from nvrun.facts import HostFacts, Xid
-from nvrun.hooks.load import _module, find
 from nvrun.model import Severity
 
-growth = _module("nvlink-errors", *find("nvlink-errors", {"HOME": "/nobody"})).growth
 DATA = Path(__file__).parents[1] / "data" / "facts"
 
 

@@ -17,7 +17,7 @@ def xids(tree: Tree) -> list[dict[str, Any]]:
     """The `Xid`s, oldest first. Raises UnreadError where this user may not read the kernel log."""
     boot = re.search(r"^btime (\d+)$", tree.text("/proc/stat") or "", re.MULTILINE)
     found = []
-    for record in _records(tree.path("/dev/kmsg")):
+    for record in records(tree.path("/dev/kmsg"), b"Xid"):
         match = XID.search(record)
         if match:
             found.append(_xid(record, match, int(boot[1]) if boot else None))
@@ -35,26 +35,27 @@ def _xid(record: str, match: re.Match[str], boot: int | None) -> dict[str, Any]:
     return {"code": int(match[2]), "pci": address, "at": at, "text": text.splitlines()[0][:300]}
 
 
-def _records(path: str) -> list[str]:
-    """Those of all that the kernel holds now that name an Xid; the device gives one a read and would wait for more."""
+def records(path: str, word: bytes) -> list[str]:
+    """Those of all that the kernel holds now that have the word in them; the device gives one a read and would wait for
+    more. Raises UnreadError."""
     try:
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except PermissionError:
         raise UnreadError("the kernel log needs root here (kernel.dmesg_restrict)") from None
     except OSError as error:
         raise UnreadError(f"{path}: {error.strerror}") from None
-    records: list[str] = []
+    found: list[str] = []
     try:
         while True:
             try:
                 data = os.read(log, 1 << 16)
             except BlockingIOError:
-                return records
+                return found
             except BrokenPipeError:  # overwritten while we read: the next read goes on behind the gap
                 continue
             if not data:
-                return records
-            if b"Xid" in data:  # most are not, and there are thousands
-                records.extend(data.decode("utf-8", "replace").splitlines())
+                return found
+            if word in data:  # most have not, and there are thousands
+                found.extend(data.decode("utf-8", "replace").splitlines())
     finally:
         os.close(log)

@@ -1,0 +1,83 @@
+"""After a failure: the hosts that it concerns are looked at once more -> what is no longer as it was at the launch.
+
+Facts are read again, and compared. Where a rank waited for a peer, or lost one, the hosts connect to each other again,
+as in the preflight: a firewall that closed meanwhile shows there, and in no log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nvrun import preflight
+from nvrun.active import network, run
+from nvrun.active.clock import Clock
+from nvrun.active.places import places
+from nvrun.checks.grown import growth
+from nvrun.diagnose.rule import Stage
+from nvrun.diagnose.scan import Source, scan
+from nvrun.fleet.crew import Crew, Ended
+from nvrun.job import Job
+from nvrun.launch import Before
+from nvrun.model import Finding, RunResult, Severity
+from nvrun.placement import place, wishes_of
+from nvrun.plan import Plan
+from nvrun.prepare import facts_requests
+
+MOST_HOSTS = 8
+"""Whose facts are read again: those of the ranks that failed first."""
+MOST_CONNECTED = 32
+LOOK_SECONDS = 8.0
+CONNECT_SECONDS = 10.0
+_WAITED = (Stage.NETWORK, Stage.TIMEOUT, Stage.CONSEQUENCE)
+
+
+def changed(crew: Crew, job: Job, before: Before, result: RunResult) -> tuple[Finding, ...]:
+    """Findings about hosts that still answer; what is known by then where the user does not want to wait."""
+    crew.asked_after_end = crew.signals
+    concerned = _concerned(before.plan, result, crew)
+    found: list[Finding] = []
+    try:
+        found += _grown(crew, job, before, concerned[:MOST_HOSTS])
+        if job.options.check != "off" and waited_for_a_peer(result):
+            found += _unconnected(crew, job, before, concerned[:MOST_CONNECTED])
+    except Ended:
+        crew.say("nvrun: what changed on the hosts was not looked at to the end")
+    return tuple(found)
+
+
+def _concerned(plan: Plan, result: RunResult, crew: Crew) -> list[int]:
+    """Hosts that still answer, those of the ranks that failed first."""
+    nodes = {host.host.name: host.node for host in plan.hosts}
+    failed = sorted((end for end in result.ranks if end.code and not end.by_nvrun), key=lambda end: end.at or 0.0)
+    order = dict.fromkeys([*(nodes[end.host] for end in failed if end.host in nodes), *nodes.values()])
+    return [node for node in order if node not in crew.gone]
+
+
+def waited_for_a_peer(result: RunResult) -> bool:
+    """Whether the last words of a rank that failed tell of a peer that did not answer, or was gone. Pure."""
+    return result.ended_by == "hang" or any(
+        match.stage in _WAITED
+        for end in result.ranks
+        if end.code and not end.by_nvrun
+        for match in scan(Source("last words", end.tail))
+    )
+
+
+def _grown(crew: Crew, job: Job, before: Before, hosts: Sequence[int]) -> Iterator[Finding]:
+    requests = facts_requests(job, before.plan)
+    for host, after in crew.facts({host: requests[host] for host in hosts}, LOOK_SECONDS).items():
+        yield from growth(before.facts[host], after)
+
+
+def _unconnected(crew: Crew, job: Job, before: Before, hosts: Sequence[int]) -> Iterator[Finding]:
+    """What the preflight's connections find now and did not find then."""
+    facts = {host: before.facts[host] for host in hosts}
+    placed = place(before.plan, before.facts, wishes_of(job, before.facts.values())).plan
+    there, _ = places(facts, preflight.context(placed, job), before.plan.master_addr)
+    if len(there) < 2:
+        return
+    measured = network.connected(crew, there, Clock(CONNECT_SECONDS))
+    known = {(finding.code, finding.host, finding.subject) for finding in before.verdict.findings}
+    for finding in run.of_network(measured, there, bare_metal=False).findings:
+        if finding.severity >= Severity.ERROR and (finding.code, finding.host, finding.subject) not in known:
+            yield finding

@@ -1,0 +1,86 @@
+"""What nvrun itself saw of a failed run, as the judge takes it: beside the logs, which may say nothing of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from nvrun.diagnose.rule import Stage
+from nvrun.diagnose.scan import Match, Source
+from nvrun.hang.judge import HANGS
+from nvrun.model import Finding, RankEnd, RunResult, Severity
+from nvrun.nccl.log_line import clean, cut_lines, read_record, text
+
+WARNINGS = 4
+_STAGES = {
+    "host-lost": Stage.HARDWARE,
+    "gpu-lost": Stage.HARDWARE,
+    "ecc-uncorrected-grew": Stage.HARDWARE,
+    "nvlink-down": Stage.HARDWARE,
+    # Where one of these ended the job, a log says so: by itself it may as well have come along.
+    "disk-filled": Stage.SYMPTOM,
+    "filesystem-lost": Stage.SYMPTOM,
+}
+"""How near to a root each is; what is not here is a matter of the network."""
+_CONFIDENCE = 0.8
+_SINCE = "seen after the failure; before the launch it was well"
+
+
+def matches(result: RunResult) -> Iterator[Match]:
+    """A lost host, and what is no longer on the hosts as it was before the launch."""
+    lost = [finding for finding in result.findings if finding.code == "host-lost"]
+    for finding in (*lost, *result.changed):
+        if finding.severity >= Severity.ERROR and not finding.code.startswith("xid-"):
+            yield Match(
+                code=finding.code,
+                stage=_STAGES.get(finding.code, Stage.NETWORK),
+                message=finding.message,
+                remedy=finding.remedy,
+                confidence=finding.confidence or _CONFIDENCE,
+                severity=finding.severity,
+                host=finding.host,
+                subject=finding.subject,
+                evidence=finding.evidence or (() if finding in lost else (_SINCE,)),
+            )
+
+
+def hangs(result: RunResult) -> list[Finding]:
+    """What nvrun saw itself while the ranks waited: what their logs say of it came after that."""
+    return [finding for finding in result.findings if finding.code == HANGS and finding.severity >= Severity.ERROR]
+
+
+def sources(result: RunResult) -> Iterator[Source]:
+    """Xids that came meanwhile, as the kernel's log that they stand in."""
+    for finding in result.changed:
+        if finding.code.startswith("xid-"):
+            yield Source("the kernel's log, read after the failure", finding.evidence, host=finding.host)
+
+
+def last_words(end: RankEnd) -> Source:
+    """What a rank said at last, as nvrun heard it: its file may miss that (a full disk)."""
+    return Source(f"rank {end.rank}'s last words", end.tail, host=end.host, rank=end.rank)
+
+
+def without_own_doing(findings: Sequence[Finding], result: RunResult) -> list[Finding]:
+    """torchrun was told to end by nvrun itself, after the failure."""
+    own = () if result.ended_by == "signal" else ("ended-from-outside",)
+    return [finding for finding in findings if finding.code not in own]
+
+
+def changes(result: RunResult, told: Iterable[Finding]) -> list[str]:
+    """What else changed, in a line each; `told`: what is on the page already."""
+    messages = {finding.message for finding in told}
+    return [finding.message for finding in result.changed if finding.message not in messages]
+
+
+def warnings_before(sources: Iterable[Source], end: RankEnd) -> list[str]:
+    """NCCL's last warnings of the process that ended, all of which came before its end."""
+    found: dict[str, None] = {}
+    for source in sources:
+        for line in cut_lines(source.lines):
+            if b"NCCL WARN" not in line:
+                continue
+            record = read_record(shown := clean(text(line)))
+            if source.rank == end.rank or (record is not None and record.speaker.pid == end.pid):
+                found.pop(shown, None)
+                found[shown] = None
+    return list(found)[-WARNINGS:]
