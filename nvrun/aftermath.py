@@ -12,7 +12,7 @@ from nvrun import preflight
 from nvrun.active import network, run
 from nvrun.active.clock import Clock
 from nvrun.active.places import places
-from nvrun.checks.grown import growth
+from nvrun.checks.grown import LOOKED_AT, growth
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.scan import Source, scan
 from nvrun.fleet.crew import Crew, Ended
@@ -26,7 +26,9 @@ from nvrun.prepare import facts_requests
 MOST_HOSTS = 8
 """Whose facts are read again: those of the ranks that failed first."""
 MOST_CONNECTED = 32
-LOOK_SECONDS = 8.0
+LOOK_SECONDS = 20.0
+"""A wedged GPU driver is waited for (18 s in agent/probe): that it is, is worth knowing. Hosts that are well answer
+at once."""
 CONNECT_SECONDS = 10.0
 _WAITED = (Stage.NETWORK, Stage.TIMEOUT, Stage.CONSEQUENCE)
 
@@ -65,7 +67,8 @@ def waited_for_a_peer(result: RunResult) -> bool:
 
 def _grown(crew: Crew, job: Job, before: Before, hosts: Sequence[int]) -> Iterator[Finding]:
     requests = facts_requests(job, before.plan)
-    for host, after in crew.facts({host: requests[host] for host in hosts}, LOOK_SECONDS).items():
+    wanted = {host: {**requests[host], "sections": LOOKED_AT} for host in hosts}
+    for host, after in crew.facts(wanted, LOOK_SECONDS).items():
         yield from growth(before.facts[host], after)
 
 

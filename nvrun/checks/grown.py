@@ -11,6 +11,8 @@ from nvrun.facts import Filesystem, Gpu, HostFacts, Interface, RdmaPort
 from nvrun.meanings import means
 from nvrun.model import Finding, Severity
 
+LOOKED_AT = ("gpus", "network", "rdma", "filesystems", "xids")
+"""Sections of the facts that are compared."""
 FULL_BYTES = 16 << 20
 """A file system with less room than this has none for a log or a checkpoint."""
 PORT_ERRORS = {
@@ -45,6 +47,11 @@ for _code, _summary, _remedy in (
     ("port-down", "an RDMA port is down that was up", "cable, optics or switch port; ibstat"),
     ("interface-errors-grew", "a network interface had errors meanwhile", "ethtool -S NAME"),
     ("interface-flapped", "a network interface lost its link meanwhile", "ethtool NAME; cable or switch port"),
+    (
+        "gpus-unreadable",
+        "the GPU driver answered before the job, and does not any more",
+        "dmesg -T | grep -iE 'xid|nvrm' on that host; reset the GPU or reboot the host",
+    ),
     ("interface-down", "a network interface is down that was up", "ip link show NAME; cable or switch port"),
     ("address-gone", "an address of the host is gone", "ip address show; DHCP or a network manager took it away"),
     ("disk-filled", "a file system filled up meanwhile", "df -h PATH; move logs, caches or checkpoints"),
@@ -64,6 +71,10 @@ def growth(before: HostFacts, after: HostFacts) -> Iterator[Finding]:
     """What grew on one host between two readings of it."""
     old = {gpu.uuid: gpu for gpu in before.gpus or ()}
     new = {gpu.uuid: gpu for gpu in after.gpus or ()} if after.gpus is not None else None
+    if old and new is None and after.network is not None:  # the host answers, its driver does not
+        remedy = "dmesg -T | grep -iE 'xid|nvrm' on that host; reset the GPU or reboot the host"
+        reason = after.missing.get("gpus", "not read")
+        yield _finding("gpus-unreadable", Severity.ERROR, after.host, "GPUs", "readable", reason, remedy)
     for uuid, gpu in old.items():
         if new is not None and uuid not in new:
             yield _finding(

@@ -13,9 +13,8 @@ from nvrun import runs
 from nvrun.checks.in_run import in_run
 from nvrun.commands import Said
 from nvrun.config import Invocation
-from nvrun.diagnose.files import collect
-from nvrun.diagnose.judge import diagnose
 from nvrun.errors import UsageError
+from nvrun.failure import failure
 from nvrun.model import Finding, RunResult, Verdict
 from nvrun.report import html, html_compare
 from nvrun.report.document import document
@@ -73,18 +72,17 @@ def read(folder: Path) -> Recorded:
         verdict=_verdict(folder / "verdict.json"),
         samples=samples,
         watched=in_run(samples, used_gpus(plan)),
-        diagnosis=_diagnosis(folder, result, facts),
+        diagnosis=_diagnosis(folder, result),
         bench=_bench(folder / "bench.json"),
         profiles=_profiles(folder),
     )
 
 
-def _diagnosis(folder: Path, result: RunResult | None, facts: Mapping[str, Any]) -> tuple[Finding, ...]:
+def _diagnosis(folder: Path, result: RunResult | None) -> tuple[Finding, ...]:
     """The logs of a run that went well are not searched for a cause."""
     if result is not None and result.ended_by == "success":
         return ()
-    found = collect([folder])
-    return tuple(diagnose(found.sources, facts=facts, ends=found.ends, dumps=found.dumps))
+    return failure([folder]).findings
 
 
 def _verdict(path: Path) -> Verdict | None:

@@ -14,6 +14,7 @@ WARNINGS = 4
 _STAGES = {
     "host-lost": Stage.HARDWARE,
     "gpu-lost": Stage.HARDWARE,
+    "gpus-unreadable": Stage.HARDWARE,
     "ecc-uncorrected-grew": Stage.HARDWARE,
     "nvlink-down": Stage.HARDWARE,
     # Where one of these ended the job, a log says so: by itself it may as well have come along.

@@ -103,3 +103,30 @@ def test_ports_and_interfaces(host: HostFacts) -> None:
         return changed(host, network=network)  # type: ignore[no-any-return]
 
     assert codes(with_changes(1), with_changes(3)) == [("interface-flapped", f"{interface.name} carrier changes", "3")]
+
+
+def test_what_is_gone_or_full(host: HostFacts) -> None:
+    assert host.network
+    first = next(each for each in host.network.interfaces if each.addresses and each.kind != "loopback")
+
+    def interface(**changes: Any) -> HostFacts:
+        others = [each for each in host.network.interfaces if each is not first]  # type: ignore[union-attr]
+        network = changed(host.network, interfaces=(changed(first, **changes), *others))
+        return changed(host, network=network)  # type: ignore[no-any-return]
+
+    up = interface(up=True)
+    assert codes(up, interface(up=False)) == [("interface-down", first.name, "down")]
+    gone = codes(up, interface(up=True, addresses=()))
+    assert {code for code, _, _ in gone} == {"address-gone"}
+    assert len(gone) == len(first.addresses)
+    before = changed(host, filesystems=(facts.Filesystem(path="/tmp", free_bytes=1 << 30),))
+    full = changed(host, filesystems=(facts.Filesystem(path="/tmp", free_bytes=4096),))
+    assert codes(before, full) == [("disk-filled", "/tmp", "0 MiB free")]
+    silent = changed(host, filesystems=(facts.Filesystem(path="/tmp", error="no answer in 2 s"),))
+    assert codes(before, silent) == [("filesystem-lost", "/tmp", "no answer in 2 s")]
+
+
+def test_a_driver_that_answers_no_more_is_told_from_a_host_that_does_not(host: HostFacts) -> None:
+    wedged = changed(host, gpus=None, missing={"gpus": "no answer in 18 s"})
+    assert codes(host, wedged) == [("gpus-unreadable", "GPUs", "no answer in 18 s")]
+    assert codes(host, HostFacts(host=host.host, missing=dict.fromkeys(facts.SECTIONS, "nothing is heard"))) == []

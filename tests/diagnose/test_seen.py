@@ -1,0 +1,130 @@
+"""What nvrun itself saw, beside the logs: the kernel's OOM killer, a lost host, what changed since the launch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nvrun.aftermath import waited_for_a_peer
+from nvrun.agent import oom
+from nvrun.diagnose import seen
+from nvrun.diagnose.ends import decode_end
+from nvrun.diagnose.judge import culprit, diagnose
+from nvrun.diagnose.scan import Source
+from nvrun.failure import failure
+from nvrun.model import Finding, OomKills, RankEnd, RunResult, Severity
+
+KILLED = RankEnd(rank=3, host="b", local_rank=1, pid=40, code=-9, at=5.0)
+GLOO = "RuntimeError: [x/unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation to complete"
+CLOSED = Finding(code="port-dropped", severity=Severity.FATAL, message="a and b cannot reach each other", remedy="open")
+
+
+def killed(kills: int, where: str = "its cgroup", line: str = "") -> RankEnd:
+    return msgspec.structs.replace(KILLED, oom=OomKills(kills=kills, where=where, line=line))
+
+
+def result(*ends: RankEnd, **more: object) -> RunResult:
+    values = {"run_id": "r", "ended_by": "rank", "exit_code": 1, "started": 0.0, "seconds": 1.0, **more}
+    return RunResult(ranks=ends, **values)  # type: ignore[arg-type]
+
+
+def test_sigkill_is_explained_by_what_the_kernel_counted() -> None:
+    unknown, other, cgroup, host = (decode_end(end) for end in (KILLED, killed(0), killed(2), killed(1, "its host")))
+    assert (unknown.code, unknown.confidence) == ("rank-killed", 0.6)
+    assert other.code == "rank-killed"
+    assert "not by the kernel" in other.meaning
+    assert cgroup.code == host.code == "oom-killed"
+    assert cgroup.confidence > host.confidence, "another process of the host may have been the victim"
+    (first, *_) = diagnose([], ends=(killed(1, line="Memory cgroup out of memory: Killed process 40 (python3)"),))
+    assert (first.code, first.host, first.subject) == ("oom-killed", "b", "rank 3")
+    assert first.evidence[0].startswith("Memory cgroup")
+
+
+def test_a_killed_worker_explains_the_exception_of_its_rank() -> None:
+    end = msgspec.structs.replace(killed(1), code=1)
+    lines = [
+        "Traceback (most recent call last):",
+        "RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed.",
+    ]
+    (first, *others) = diagnose([Source("rank3.err", lines, host="b", rank=3)], ends=(end,))
+    assert first.code == "oom-killed"
+    assert "rank 3's cgroup" in first.message
+    assert "data-worker-died" in {finding.code for finding in others}
+
+
+def test_counters_are_those_of_the_cgroup_else_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, elsewhere = tmp_path / "memory.events", tmp_path / "gone"
+    group.write_text("low 0\noom 1\noom_kill 4\noom_group_kill 0\n")
+    before = oom.Counted(str(group), 3, 9, 0.0)
+    monkeypatch.setattr(oom, "_line", lambda pid, since: "a line")
+    assert oom.since(before, 1) == {"kills": 1, "where": "its cgroup", "line": "a line"}
+    assert oom.since(before._replace(in_group=4), 1) == {"kills": 0, "where": "its cgroup", "line": ""}
+    host = oom.since(before._replace(group=str(elsewhere)), 1)
+    assert host is None or host["where"] == "its host"
+    assert oom.since(oom.Counted("", None, None, 0.0), 1) is None
+
+
+def test_what_changed_is_the_cause_of_a_wait_and_not_of_an_exception() -> None:
+    waits = [Source("rank0.err", [GLOO], host="a", rank=0)]
+    end = RankEnd(rank=0, host="a", local_rank=0, pid=1, code=1, at=1.0, tail=(GLOO,))
+    changed = result(end, changed=(CLOSED,))
+    assert waited_for_a_peer(changed)
+    (first, *_) = diagnose(waits, ends=(end,), matches=seen.matches(changed))
+    assert (first.code, first.evidence) == ("port-dropped", ("seen after the failure; before the launch it was well",))
+    raises = [Source("rank0.err", ["Traceback (most recent call last):", "KeyError: 'x'"], host="a", rank=0)]
+    findings = diagnose(raises, ends=(end,), matches=seen.matches(changed))
+    assert findings[0].code == "python-exception"
+    assert seen.changes(changed, findings[:1]) == ["a and b cannot reach each other"]
+    assert not waited_for_a_peer(result(msgspec.structs.replace(end, tail=("KeyError: 'x'",))))
+    full = Finding(code="disk-filled", severity=Severity.ERROR, message="/scratch is full", host="a")
+    assert (
+        diagnose(raises, ends=(end,), matches=seen.matches(result(end, changed=(full,))))[0].code == "python-exception"
+    )
+
+
+def test_an_xid_that_came_meanwhile_is_read_as_the_kernels_line() -> None:
+    line = "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."
+    xid = Finding(code="xid-79", severity=Severity.ERROR, message="new", host="b", evidence=(line,))
+    (first,) = diagnose(seen.sources(result(changed=(xid,))))
+    assert (first.code, first.host) == ("xid-79", "b")
+
+
+def test_the_rank_at_fault_is_not_always_the_quickest() -> None:
+    victim = RankEnd(rank=0, host="a", local_rank=0, pid=1, code=1, at=1.0)
+    fault = RankEnd(rank=1, host="b", local_rank=0, pid=2, code=1, at=1.2, by_nvrun=True)
+    sources = [
+        Source("rank0.err", ["RuntimeError: Connection closed by peer [10.0.0.2]:1234"], host="a", rank=0),
+        Source("rank1.err", ["Traceback (most recent call last):", "KeyError: 'x'"], host="b", rank=1),
+    ]
+    findings = diagnose(sources, ends=(victim, fault))
+    assert culprit(findings, (victim, fault)) == fault
+    asked = msgspec.structs.replace(fault, code=-15)
+    assert culprit(diagnose(sources, ends=(victim, asked)), (victim, asked)) == victim, "that one only obeyed"
+
+
+def test_nccl_warnings_of_the_process_that_ended() -> None:
+    said = ((40, "first"), (41, "another rank's"), (40, "second"), (40, "second"))
+    lines = [f"b:{pid}:{pid + 1} [0] net.cc:10 NCCL WARN {text}" for pid, text in said]
+    found = seen.warnings_before([Source("nccl.b.40.log", lines)], KILLED)
+    assert [line.partition("WARN ")[2] for line in found] == ["first", "second"]
+
+
+def test_a_lost_host_and_words_that_the_disk_did_not_take(tmp_path: Path) -> None:
+    lost = Finding(code="host-lost", severity=Severity.ERROR, message="b was lost while its ranks ran: nothing heard",
+                   host="b", remedy="look", confidence=0.9)  # fmt: skip
+    (tmp_path / "result.json").write_bytes(msgspec.json.encode(result(findings=(lost,), ended_by="lost")))
+    assert "Cause (almost certain, 90%): on b\n  b was lost" in failure([tmp_path]).page
+    words = ("Traceback (most recent call last):", "KeyError: 'x'")
+    end = RankEnd(rank=1, host="b", local_rank=0, pid=1, code=1, at=1.0, tail=words)
+    logs = tmp_path / "logs" / "b"
+    logs.mkdir(parents=True)
+    for text, count in (("", 1), ("\n".join(words), 1)):
+        (logs / "rank1.err").write_text(text)
+        (tmp_path / "result.json").write_bytes(msgspec.json.encode(result(end)))
+        found = [finding for finding in failure([tmp_path]).findings if finding.code == "python-exception"]
+        assert len(found) == count
+        assert found[0].observed.startswith("1 line")
+    assert json.loads((tmp_path / "result.json").read_bytes())["ended_by"] == "rank"
