@@ -15,7 +15,7 @@ from nvrun.active.places import places
 from nvrun.checks.grown import LOOKED_AT, growth
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.scan import Source, scan
-from nvrun.fleet.crew import Crew, Ended
+from nvrun.fleet.crew import Crew
 from nvrun.job import Job
 from nvrun.launch import Before
 from nvrun.model import Finding, RunResult, Severity
@@ -34,16 +34,11 @@ _WAITED = (Stage.NETWORK, Stage.TIMEOUT, Stage.CONSEQUENCE)
 
 
 def changed(crew: Crew, job: Job, before: Before, result: RunResult) -> tuple[Finding, ...]:
-    """Findings about hosts that still answer; what is known by then where the user does not want to wait."""
-    crew.asked_after_end = crew.signals
+    """Findings about hosts that still answer."""
     concerned = _concerned(before.plan, result, crew)
-    found: list[Finding] = []
-    try:
-        found += _grown(crew, job, before, concerned[:MOST_HOSTS])
-        if job.options.check != "off" and waited_for_a_peer(result):
-            found += _unconnected(crew, job, before, concerned[:MOST_CONNECTED])
-    except Ended:
-        crew.say("nvrun: what changed on the hosts was not looked at to the end")
+    found = [*_grown(crew, job, before, concerned[:MOST_HOSTS])]
+    if job.options.check != "off" and waited_for_a_peer(result):
+        found += _unconnected(crew, job, before, concerned[:MOST_CONNECTED])
     return tuple(found)
 
 
@@ -68,7 +63,7 @@ def waited_for_a_peer(result: RunResult) -> bool:
 def _grown(crew: Crew, job: Job, before: Before, hosts: Sequence[int]) -> Iterator[Finding]:
     requests = facts_requests(job, before.plan)
     wanted = {host: {**requests[host], "sections": LOOKED_AT} for host in hosts}
-    for host, after in crew.facts(wanted, LOOK_SECONDS).items():
+    for host, after in crew.facts_again(wanted, LOOK_SECONDS).items():
         yield from growth(before.facts[host], after)
 
 

@@ -8,12 +8,10 @@ cgroup-v1/memory.rst). It does so before it sends the signal.
 from __future__ import annotations
 
 import os
-import re
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 _VERSIONS = (("", "/sys/fs/cgroup", "memory.events"), ("memory", "/sys/fs/cgroup/memory", "memory.oom_control"))
-_VICTIM = re.compile(r"[Kk]illed process (\d+)|oom-kill:|Out of memory")
 
 
 class Counted(NamedTuple):
@@ -79,18 +77,18 @@ def _count(path: str) -> Optional[int]:
 def _line(pid: int, since_boot: float) -> str:
     """What the kernel's log says of it: the line that names the process, else the last one since then. A process in a
     pid namespace has another number there."""
-    found = [text for at, text in _log() if at >= since_boot - 1.0 and _VICTIM.search(text)]
+    found = [text for at, text in _log() if at >= since_boot - 1.0]
     named = [text for text in found if "process %d " % pid in text]
     return (named or found or [""])[-1]
 
 
 def _log() -> List[Tuple[float, str]]:
-    """(seconds since boot, text) of the kernel's log; nothing where this user may not read it."""
+    """(seconds since boot, text) of kills in the kernel's log; nothing where this user may not read it."""
     from .probe.child import UnreadError
     from .probe.xid import records
 
     try:
-        lines = records("/dev/kmsg")
+        lines = records("/dev/kmsg", b"illed process")
     except UnreadError:
         return []
     return [(int(head.split(",")[2]) / 1e6, text) for head, _, text in (line.partition(";") for line in lines)
