@@ -66,7 +66,8 @@ def after(job: Job, result: RunResult, struck_off: Mapping[str, str], *, interru
     """What follows `job`, which ended so. `struck_off`: hosts with the reason, those of this attempt among them;
     `interrupted`: the user, or Slurm, has asked for an end."""
     if interrupted:
-        return Next()
+        wanted = result.bad_hosts and job.options.node_restarts and result.ended_by in BY_A_HOST
+        return Next(line="no restart: an end was asked for" if wanted else "")
     if result.began and result.ended_by == "lost" and not result.bad_hosts and job.options.node_restarts:
         return Next(line="no restart: the step of srun ended as a whole, which tells nothing of any node")
     if not result.bad_hosts or (result.began and result.ended_by not in BY_A_HOST):

@@ -67,7 +67,8 @@ def test_words() -> None:
     assert none_left == Next(line="no restart without n2: 2 of the 3 hosts that the job needs are left")
     step = after(first, ended("lost"))
     assert step == Next(line="no restart: the step of srun ended as a whole, which tells nothing of any node")
-    assert after(first, ended("lost", "n2"), interrupted=True) == Next()
+    assert after(first, ended("lost", "n2"), interrupted=True).line == "no restart: an end was asked for"
+    assert after(first, ended("signal", code=130), interrupted=True) == Next()
     assert after(asked(*FLEET[:-2]), ended("lost", "n2")) == Next(), "without the flag a lost host ends the run"
 
 

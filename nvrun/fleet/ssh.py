@@ -74,8 +74,8 @@ class ChannelLink:
         deadline = time.monotonic() + 1.0
         while not self._channel.exit_status_ready() and time.monotonic() < deadline and self._transport.is_active():
             time.sleep(0.01)
-        ended = f"(ended with {self._channel.recv_exit_status()})" if self._channel.exit_status_ready() else ""
-        return f"{self.said()} {ended}".strip()
+        code = self._channel.recv_exit_status() if self._channel.exit_status_ready() else -1  # -1: none was told
+        return f"{self.said()} {'' if code == -1 else f'(ended with {code})'}".strip()
 
     def _note(self) -> None:
         while self._channel.recv_stderr_ready():

@@ -79,7 +79,7 @@ class Explained(NamedTuple):
 
 def explain(said: str, name: str, login: str | None = None) -> Explained | None:
     """The meaning of ssh's words for the host `name`; None where they hold no sentence that is known."""
-    said = re.sub(r" ?\(ended with \d+\)$", "", said)
+    said = re.sub(r" ?\(ended with -?\d+\)$", "", said)
     for meaning in MEANINGS:
         found = re.search(meaning.pattern, said)
         if found:

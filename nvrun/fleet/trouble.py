@@ -115,7 +115,7 @@ def _in_failed(name: str, why: str, said: str, start: Start) -> Unreachable:
 
 def _without_end(said: str) -> str:
     """The words without the end of our own shell, which says nothing more."""
-    return re.sub(r" ?\(ended with \d+\)$", "", said)
+    return re.sub(r" ?\(ended with -?\d+\)$", "", said)
 
 
 def _tail(said: str) -> str:
