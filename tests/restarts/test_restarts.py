@@ -144,7 +144,8 @@ def test_it_goes_on_with_fewer_where_that_is_allowed_but_not_after_a_failure_of_
     assert "nvrun: restart 1 of 9 on b, c; struck off: a: its connection ended" in stderr
     assert "restart 2" not in stderr
     found = result(place / "runs" / "latest")
-    assert (found["ended_by"], found.get("bad_hosts"), len(found["attempts"])) == ("rank", None, 1)
+    # Attempts that the checks of a machine with too much to do refused may follow; none of them is a restart.
+    assert (found["ended_by"], [each["began"] for each in found["attempts"]].count(True)) == ("rank", 1), stderr
 
 
 @pytest.mark.lab
