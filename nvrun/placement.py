@@ -23,7 +23,7 @@ from nvrun.preset_file import Preset
 from nvrun.preset_fit import unmet
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.gid import gid_index
-from nvrun.topology.interface import addresses, socket_interface
+from nvrun.topology.interface import Peers, addresses, socket_interface
 from nvrun.topology.model import Topology
 from nvrun.topology.nics import compute_nics, hca_lists
 from nvrun.topology.nvlink import gpu_order
@@ -240,13 +240,13 @@ def _automatic(
     plan: Plan, facts: Mapping[int, HostFacts], topologies: Mapping[int, Topology]
 ) -> Mapping[int, Sequence[EnvVar]]:
     """Host -> what nvrun sets there unasked."""
-    known_as = {node: addresses(facts[node]) for node in facts}
+    peers = Peers({known.host: addresses(known) for known in facts.values()})
     names = {host.node: host.host.name for host in plan.hosts}
     several = len(plan.hosts) > 1
     hcas = hca_lists({names[node]: topologies[node] for node in facts}) if several else {}
     found: dict[int, Sequence[EnvVar]] = {}
     for node, name in names.items():
-        interface = socket_interface(facts[node], {names[other]: known_as[other] for other in facts if other != node})
+        interface = socket_interface(facts[node], peers)
         hca = hcas.get(name)
         gid = gid_index(facts[node], compute_nics(topologies[node]).chosen) if several else None
         found[node] = environment.automatic(

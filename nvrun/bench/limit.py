@@ -11,7 +11,7 @@ from nvrun.bench.model import Collective, Scope
 from nvrun.facts import Gpu, HostFacts
 from nvrun.model import Frozen
 from nvrun.topology.from_facts import from_facts
-from nvrun.topology.interface import addresses, socket_interface
+from nvrun.topology.interface import Peers, addresses, socket_interface
 from nvrun.topology.nics import compute_nics
 
 # GT/s a lane and what the line code leaves of it (PCI Express Base Specification).
@@ -91,8 +91,7 @@ def _outside(facts: HostFacts, hosts: Sequence[HostFacts]) -> Limit:
             return Limit(bytes_per_second=None, why=f"{facts.host}: the rate of a port was not read")
         why = f"{len(rates)} port{'s'[: len(rates) > 1]} x {max(rates):g} Gb/s a host"
         return Limit(bytes_per_second=sum(rates) * 1e9 / 8, why=why)
-    peers = {other.host: addresses(other) for other in hosts if other is not facts}
-    name = socket_interface(facts, peers).name
+    name = socket_interface(facts, Peers({each.host: addresses(each) for each in hosts})).name
     there = facts.network.interfaces if facts.network else ()
     interface = next((each for each in there if each.name == name), None)
     if interface is None:
