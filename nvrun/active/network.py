@@ -23,7 +23,7 @@ SILENCE = 1.3
 """Seconds without progress in the first try: a lost SYN is sent again after one (tcp(7))."""
 SILENCE_AGAIN = 2.5
 DEEP_ROUNDS = 2
-_PINGS, _PING_SECONDS = 200, 0.25
+_PINGS, _PING_SECONDS = 100, 0.25
 _STREAM_SECONDS = 0.5
 _MARGIN = 5.0
 """What starting a child and answering may take on a host under load, seconds."""

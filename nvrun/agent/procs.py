@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import time
-from typing import Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 MARK = "NVRUN_MARK"
 """Environment variable that every process of a run carries on a host: `<id of the attempt>.<node rank>`."""
@@ -16,6 +16,8 @@ HOOK_MARK = "NVRUN_HOOK_MARK"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
+_PF_KTHREAD = 0x00200000
+"""linux/sched.h: a kernel thread, which has no environment; among the flags of /proc/PID/stat."""
 
 
 def set_pdeathsig(number: int) -> None:
@@ -42,14 +44,35 @@ class Stat(NamedTuple):
 
 def stat(pid: int) -> Optional[Stat]:
     """None where there is no such process."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    fields = _fields(pid)
+    if not fields:
         return None
-    fields = text[text.rindex(b")") + 2 :].split()
     status = int(fields[49]) if len(fields) > 49 else None
     return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[19]), status)
+
+
+def _fields(pid: int) -> List[bytes]:
+    """What /proc/PID/stat says behind the name; nothing where there is no such process."""
+    text = contents("/proc/%d/stat" % pid)
+    return text[text.rindex(b")") + 2 :].split() if text else []
+
+
+def contents(path: str) -> bytes:
+    """A file of /proc; empty where it is gone, or another user's. `open` would take five times as long, and a look
+    through all processes reads thousands."""
+    parts: List[bytes] = []
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+    return b"".join(parts)
 
 
 def all_pids() -> List[int]:
@@ -58,19 +81,7 @@ def all_pids() -> List[int]:
 
 def descendants(root: int) -> Set[int]:
     """All processes below `root`, which itself is not among them."""
-    children: Dict[int, List[int]] = {}
-    for pid in all_pids():
-        found = stat(pid)
-        if found and found.state not in "ZX":
-            children.setdefault(found.ppid, []).append(pid)
-    below: Set[int] = set()
-    todo = [root]
-    while todo:
-        for child in children.get(todo.pop(), ()):
-            if child not in below:
-                below.add(child)
-                todo.append(child)
-    return below
+    return _look(root, b"")[0]
 
 
 def marked(mark: str, variable: str = MARK) -> Set[int]:
@@ -79,19 +90,30 @@ def marked(mark: str, variable: str = MARK) -> Set[int]:
     One in uninterruptible wait (D) is not asked: reading its environment takes the lock of its memory, which it may
     hold for ever. Where it descends from the agent it is found by that.
     """
-    wanted = ("%s=%s" % (variable, mark)).encode()
-    found: Set[int] = set()
+    return _look(0, ("%s=%s" % (variable, mark)).encode())[1]
+
+
+def _look(root: int, wanted: bytes) -> Tuple[Set[int], Set[int]]:
+    """One look through all processes: those below `root`, and those with `wanted` in their environment."""
+    below_whom: Dict[int, List[int]] = {}
+    carrying: Set[int] = set()
     for pid in all_pids():
-        status = stat(pid)
-        if status is None or status.state in "DZX":
+        fields = _fields(pid)
+        if not fields or fields[0] in (b"Z", b"X"):
             continue
-        try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.add(pid)
-        except OSError:  # another user's, or gone meanwhile: not ours to end
+        below_whom.setdefault(int(fields[1]), []).append(pid)
+        if not wanted or fields[0] == b"D" or int(fields[6]) & _PF_KTHREAD:
             continue
-    return found
+        if wanted in contents("/proc/%d/environ" % pid).split(b"\0"):
+            carrying.add(pid)
+    below: Set[int] = set()
+    todo = [root] if root else []
+    while todo:
+        for child in below_whom.get(todo.pop(), ()):
+            if child not in below:
+                below.add(child)
+                todo.append(child)
+    return below, carrying
 
 
 def kill(pids: Iterable[int], number: int) -> None:
@@ -103,8 +125,10 @@ def kill(pids: Iterable[int], number: int) -> None:
 
 
 def leftovers(mark: str, root: int, spare: Iterable[int]) -> Set[int]:
-    """What still lives of a run: descendants of `root` and what carries `mark`, without `root` and `spare`."""
-    return (descendants(root) | marked(mark)) - {root, *spare}
+    """What still lives of a run: descendants of `root` and what carries `mark` (empty: none does), without `root` and
+    `spare`."""
+    below, carrying = _look(root, ("%s=%s" % (MARK, mark)).encode() if mark else b"")
+    return (below | carrying) - {root, *spare}
 
 
 def sweep(mark: str, root: int, spare: Iterable[int] = (), tries: int = 50) -> Set[int]:
@@ -137,5 +161,16 @@ def reap(spare: Iterable[int] = ()) -> None:
 
 
 def children(parent: int) -> List[int]:
-    """Direct children, zombies included."""
+    """Direct children, zombies included. One that is just being born or taken in may be missing."""
+    lists = ["/proc/%d/task/%s/children" % (parent, thread) for thread in _listed("/proc/%d/task" % parent)]
+    if lists and os.path.exists(lists[0]):
+        return [int(pid) for each in lists for pid in contents(each).split()]
+    # a kernel without CONFIG_PROC_CHILDREN
     return [pid for pid in all_pids() if (found := stat(pid)) and found.ppid == parent]
+
+
+def _listed(path: str) -> List[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []

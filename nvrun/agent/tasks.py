@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -70,6 +71,7 @@ class Tasks:
     def _child(self, work: Callable[[], object], write_end: int) -> None:
         """Never returns, whatever happens: this is a copy of the agent."""
         try:
+            gc.disable()  # it would copy the agent's memory, page by page, for a child that ends at once
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             procs.set_pdeathsig(signal.SIGKILL)

@@ -41,6 +41,8 @@ def decided(invocation: Invocation, environ: Mapping[str, str]) -> tuple[Placed,
         return _of_topology(the_job, source)
     if options.from_:
         recorded = read_facts(options.from_)
+        if len(recorded) > 1:  # several hosts are a fleet, as `--hosts` would make them
+            the_job = replace(the_job, mode=replace(the_job.mode, kind="fleet"))
         plan = plan_of_facts(the_job, RUN_ID, recorded)
         known = dict(enumerate(recorded))
     else:

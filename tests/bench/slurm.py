@@ -10,6 +10,7 @@ and by srun on each node. Figures of a machine that does something else at the s
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import subprocess
 import sys
@@ -47,6 +48,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=7, help="counted runs of each (7)")
     parser.add_argument("--inside", action="store_true", help="in an allocation that is there already")
     asked = parser.parse_args()
+    # An installed nvrun is compiled; from a checkout the first run does it, where nothing forbids that.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(prefix="nvrun-bench-", dir="/tmp") as folder:
         if asked.inside:
             inside(asked.runs, folder)

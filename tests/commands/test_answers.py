@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from nvrun import runs
+from nvrun import facts, runs
 from nvrun.cli import command_of, main
 from nvrun.diagnose.scan import RULES
 from nvrun.model import Finding, RunResult, Severity, Verdict
@@ -281,3 +282,10 @@ def test_a_package_that_is_not_installed_is_no_fault_of_nvrun(ask: Asked, monkey
     assert (code, out) == (70, "")
     assert err.startswith("nvrun: msgspec is not installed for ")
     assert "report" not in err
+
+
+def test_facts_of_several_hosts_are_a_fleet(ask: Asked, tmp_path: Path) -> None:
+    (one,) = facts.from_json((FACTS / "h100x8.json").read_bytes())
+    (tmp_path / "facts.json").write_bytes(facts.to_json([replace(one, host=name) for name in ("a", "b")]))
+    plan = json.loads(ask("plan", "--from", tmp_path / "facts.json", "--json", "train.py")[1])
+    assert [len(host["ranks"]) for host in plan["hosts"]] == [8, 8]
