@@ -61,6 +61,30 @@ namespaces() {
         echo "this machine allows no network namespaces: the lab's tests are skipped"
 }
 
+audit() { # what is known today of the packages that nvrun needs: shown, and no failure, since it changes without nvrun
+    [ -x .venv/audit/bin/pip-audit ] || {
+        .venv/bin/python -m venv .venv/audit && .venv/audit/bin/pip install -q --disable-pip-version-check --retries 1 pip-audit
+    } || {
+        echo "packages not audited: pip-audit cannot be installed here"
+        return 0
+    }
+    rm -f .venv/audit.json
+    site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    timeout 120 .venv/audit/bin/pip-audit --progress-spinner off --path "$site" -f json -o .venv/audit.json 2>.venv/audit.log || true
+    .venv/bin/python -c '
+import json, pathlib
+try:
+    found = json.loads(pathlib.Path(".venv/audit.json").read_text())["dependencies"]
+except (OSError, ValueError, LookupError):
+    raise SystemExit("packages not audited: " + pathlib.Path(".venv/audit.log").read_text()[-300:].strip())
+known = [each for each in found if "vulns" in each]
+for each in known:
+    for hole in each["vulns"]:
+        print(each["name"], each["version"], "has", hole["id"], "mended in", ", ".join(hole["fix_versions"]) or "none yet")
+print(f"audited {len(known)} packages; {len(found) - len(known)} are not known where packages come from here")
+' || true
+}
+
 step packages packages
 step environment environment
 [ -z "$failed" ] || exit 1
@@ -68,6 +92,7 @@ step namespaces namespaces
 step "ruff check" .venv/bin/ruff check -q .
 step "ruff format" .venv/bin/ruff format -q --check .
 step mypy .venv/bin/mypy
+[ -z "${CI:-}" ] || step pip-audit audit
 # Much of what tests do is wait: one more at a time than there are cores. With GPUs none: they would share them.
 workers=$(($(nproc) < 8 ? $(nproc) + 1 : 8))
 [ ! -e /dev/nvidiactl ] || workers=0

@@ -154,6 +154,7 @@ def job(
     hosts: Sequence[str] = ("a", "b"),
     ranks: int = 2,
     prefix: Sequence[str] = (),
+    wait: float = 60.0,
     **options: Any,
 ) -> Iterator[Job]:
     """nvrun with `ranks` ranks of rank.py on each host, all past their first action, `ready`. `prefix`: what starts
@@ -161,20 +162,28 @@ def job(
     own: list[str | Path] = ["--nproc-per-node", str(ranks), "--run-dir", place / "runs"]
     arguments = [*own, *flags, "--env", f"READY={place}/ready", RANK, "ready", *actions]
     argv = [*prefix, *command(lab, way, hosts, arguments, place)]
-    with up(lab, place, argv, hosts, ranks, way, **options) as running:
+    with up(lab, place, argv, hosts, ranks, way, wait=wait, **options) as running:
         yield running
 
 
 @contextmanager
 def up(
-    lab: Lab, place: Path, argv: Sequence[str], hosts: Sequence[str], ranks: int, way: Way, **options: Any
+    lab: Lab,
+    place: Path,
+    argv: Sequence[str],
+    hosts: Sequence[str],
+    ranks: int,
+    way: Way,
+    *,
+    wait: float = 60.0,
+    **options: Any,
 ) -> Iterator[Job]:
     """Whatever starts those ranks, once they are up; it is killed at the end where it still runs."""
     running = lab.popen(argv, start_new_session=True, **options)
     try:
         wanted = [place / f"ready.{rank}" for rank in range(len(hosts) * ranks)]
         wait_for(
-            lambda: running.poll() is not None or all(path.exists() for path in wanted), "all ranks up", timeout=60
+            lambda: running.poll() is not None or all(path.exists() for path in wanted), "all ranks up", timeout=wait
         )
         assert running.poll() is None, f"it ended with {running.returncode}: {running.communicate()}"
         yield Job(lab, running, hosts, place, way)

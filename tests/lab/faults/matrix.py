@@ -95,7 +95,8 @@ def loses_power(job: Job) -> None:
     cable.__enter__()
     job.mend = lambda: cable.__exit__(None, None, None)
     for pid in job.lab.pids("b"):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it went with one that it was part of
+            os.kill(pid, signal.SIGKILL)
 
 
 def is_stuck(job: Job) -> None:
@@ -199,7 +200,7 @@ def the_same_port(lab: Lab, where: Path) -> Iterator[None]:
 
 MATRIX = (
     Fault("b hangs for 12 s and is back", partial(hangs, 12.0), by_hand=True,
-          words=("nothing heard from b for 10 s", "b is heard again")),
+          words=("nothing heard from b for", "b is heard again")),
     Fault("b loses its power, --lost-after 10", loses_power, 69, "lost", by_hand=True, within=25.0,
           words=("lost b: nothing heard for",), flags=("--lost-after", "10")),
     Fault("a rank in uninterruptible wait, then Ctrl-C, --grace 2", is_stuck, 130, "signal", stuck=True,
