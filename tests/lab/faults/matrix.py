@@ -210,13 +210,13 @@ MATRIX = (
     Fault("nvrun and srun are stopped for 30 s", partial(launcher_stops, 30.0), actions=("pace",), by_hand=True,
           way="srun", bare=False),
     Fault("the terminal is closed", terminal_closes, None, "signal", terminal=True, actions=("sleep",)),
-    Fault("the terminal is closed, under nohup", terminal_closes_and_it_goes_on, None, terminal=True,
+    Fault("the terminal is closed, under nohup", terminal_closes_and_it_goes_on, None, terminal=True, bare=False,
           prefix=("nohup",)),
     Fault("the disk of the run's folder fills up", partial(fills, "launcher", "runs"), ended_by=None, bare=False,
           words=("logs of a could not be written here", "result.json cannot be written"), elsewhere=("a", "b"),
           around=(disk("launcher", "runs"),)),
     Fault("the disk of b's logs fills up", partial(fills, "b", "/tmp/nvrun-0"), bare=False,
-          words=("b: ", "bytes of output could not be written to"), actions=("wait", "lines:20000"),
+          words=("bytes of output could not be written to", "nvrun: b: "), actions=("wait", "lines:20000"),
           around=(disk("launcher", "runs", "size=16m"), disk("b", "/tmp/nvrun-0", "size=1m"))),
     Fault("the run's folder is read-only", code=2, ended_by=None, starts=False, bare=False,
           words=("no place for the run's folder",), around=(disk("launcher", "runs", "ro"),)),
@@ -327,11 +327,17 @@ def start(stack: ExitStack, how: Callable[..., AbstractContextManager[Job]], lab
         ours, theirs = os.openpty()
         stack.callback(os.close, theirs)
         (place / "terminal").write_text(str(ours))
-        options |= {"stdin": theirs, "stdout": theirs, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
+        options |= {"stdin": theirs, "stdout": theirs, "preexec_fn": in_a_terminal}
     try:
         return stack.enter_context(how(lab, place, fault, **options)), err
     except AssertionError as error:
         raise AssertionError(f"{error}: {err.read_text()}") from None
+
+
+def in_a_terminal() -> None:
+    """Standard input is the terminal of this session, and its end is told, whoever started the test."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def endure(job: Job, fault: Fault, patience: float) -> tuple[int, float | None]:
