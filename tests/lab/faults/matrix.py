@@ -308,17 +308,22 @@ def suffer_bare(lab: Lab, place: Path, fault: Fault) -> Seen:
             stack.enter_context(around(lab, place))
         if not fault.starts:
             return bare_refused(lab, place, fault)
+        stack.callback(end_all, lab, place)  # what torchrun left behind is not the next fault's
         try:
             running, _ = start(stack, bare, lab, place, fault)
         except TimeoutError:
             return Seen(-9, None, "its ranks never came up")
         code, seconds = endure(running, fault, PATIENCE)
-        for host in running.hosts:
-            for process in (each for kind in running.processes(host).values() for each in kind):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+        end_all(lab, place)
     said = (place / "rates").read_text() if (place / "rates").exists() else ""
     return Seen(code, seconds, said)
+
+
+def end_all(lab: Lab, place: Path) -> None:
+    """KILLs what carries the place's name on any host."""
+    for pid in (pid for host in lab.hosts for pid in lab.pids(host, str(place))):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def start(stack: ExitStack, how: Callable[..., AbstractContextManager[Job]], lab: Lab, place: Path, fault: Fault
