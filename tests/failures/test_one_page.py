@@ -1,9 +1,10 @@
 """Jobs that fail in the lab: the cause and its host on one page of the console, the exit code the true one, and a
-bundle with all of it. As the ordinary user; the hosts share nothing."""
+bundle with all of it. As the ordinary user, who may trace no process; the hosts share nothing."""
 
 from __future__ import annotations
 
 import json
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -71,7 +72,12 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def cluster(namespaces: None) -> Iterator[Lab]:
+    """Nobody may look into another process there, as where Yama or a container forbids it."""
+    forbid = [sys.executable, str(Path(__file__).parents[1] / "lab/forbidden.py"), "ptrace,process_vm_readv"]
     with Lab(["a", "b"], split=True) as lab:
+        for host in lab.hosts:
+            lab.stop_sshd(host)
+            lab.start_sshd(host, prefix=forbid)
         yield lab
 
 
@@ -104,16 +110,17 @@ def failed(lab: Lab, case: Case) -> tuple[int, str]:
     for host in lab.hosts:
         lab.path(host, "/tmp/up").unlink(missing_ok=True)
     flags = ["--hosts", "a,b", "--nproc-per-node", "1", "--env", f"HF_TOKEN={TOKEN}", *case.flags]
+    argv = [*NVRUN, *flags, str(RANK), case.does]
     with case.before(lab):
-        running = lab.popen([*NVRUN, *flags, str(RANK), case.does], user=USER)
+        if not case.meanwhile:
+            done = lab.run(argv, user=USER, timeout=60)
+            return done.returncode, done.stderr
+        running = lab.popen(argv, user=USER)
         try:
-            if case.meanwhile:
-                up = [lab.path(host, "/tmp/up") for host in lab.hosts]
-                wait_for(lambda: running.poll() is not None or all(path.exists() for path in up), "ranks up", 60)
-                with case.meanwhile(lab):
-                    _, err = running.communicate(timeout=60)
-            else:
-                _, err = running.communicate(timeout=60)
+            up = [lab.path(host, "/tmp/up") for host in lab.hosts]
+            wait_for(lambda: running.poll() is not None or all(path.exists() for path in up), "ranks up", 60)
+            with case.meanwhile(lab):
+                _, err = running.communicate(timeout=120)
         finally:
             if running.poll() is None:
                 running.kill()
