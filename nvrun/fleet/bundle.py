@@ -6,12 +6,15 @@ import importlib.util
 import json
 import marshal
 import sys
+import threading
 import zlib
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from ..agent.boot import PACKAGE
+
+_making = threading.Lock()
 
 # Reads 8 hex digits of length, then that many bytes of zlib-compressed source, from fd 0 and not one byte more (a
 # buffered reader would swallow what is behind it); that source, `boot`, reads the rest by the same `r`. One line, no
@@ -23,8 +26,14 @@ LOADER = (
 )
 
 
-@cache
 def bundle() -> bytes:
+    """The bytes that every host is sent, made once: all connections want them in the same moment."""
+    with _making:
+        return _made()
+
+
+@cache
+def _made() -> bytes:
     """`boot` and what it reads then: names, sources and compiled code of all of `nvrun.agent`, and of pynvml for the
     hosts' GPUs; each block behind its length."""
     folder = Path(__file__).parent.parent / "agent"
