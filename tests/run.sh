@@ -63,14 +63,14 @@ namespaces() {
 
 audit() { # what is known today of the packages that nvrun needs: shown, and no failure, since it changes without nvrun
     [ -x .venv/audit/bin/pip-audit ] || {
-        .venv/bin/python -m venv .venv/audit && .venv/audit/bin/pip install -q --disable-pip-version-check --retries 1 pip-audit
+        .venv/bin/python -m venv .venv/audit && timeout 60 .venv/audit/bin/pip install -q --disable-pip-version-check --retries 1 pip-audit
     } || {
         echo "packages not audited: pip-audit cannot be installed here"
         return 0
     }
     rm -f .venv/audit.json
     site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    timeout 120 .venv/audit/bin/pip-audit --progress-spinner off --path "$site" -f json -o .venv/audit.json 2>.venv/audit.log || true
+    timeout 30 .venv/audit/bin/pip-audit --progress-spinner off --path "$site" -f json -o .venv/audit.json 2>.venv/audit.log || true
     .venv/bin/python -c '
 import json, pathlib
 try:
