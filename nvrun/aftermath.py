@@ -1,4 +1,5 @@
-"""After a failure: the hosts that it concerns are looked at once more -> what is no longer as it was at the launch.
+"""After a failure: the hosts that it concerns are looked at once more -> what is no longer as it was at the launch, and
+where another attempt may follow, which hosts failed.
 
 Facts are read again, and compared. Where a rank waited for a peer, or lost one, the hosts connect to each other again,
 as in the preflight: a firewall that closed meanwhile shows there, and in no log.
@@ -6,20 +7,22 @@ as in the preflight: a firewall that closed meanwhile shows there, and in no log
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from nvrun import preflight
 from nvrun.active import network, run
 from nvrun.active.clock import Clock
 from nvrun.active.places import places
+from nvrun.checks.failed import failed
 from nvrun.checks.grown import LOOKED_AT, growth
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.scan import Source, scan
+from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
 from nvrun.job import Job
 from nvrun.launch import Before
 from nvrun.model import Finding, RunResult, Severity
-from nvrun.placement import place, wishes_of
 from nvrun.plan import Plan
 from nvrun.prepare import facts_requests
 
@@ -33,13 +36,36 @@ CONNECT_SECONDS = 10.0
 _WAITED = (Stage.NETWORK, Stage.TIMEOUT, Stage.CONSEQUENCE)
 
 
-def changed(crew: Crew, job: Job, before: Before, result: RunResult) -> tuple[Finding, ...]:
-    """Findings about hosts that still answer."""
+class Aftermath(NamedTuple):
+    """What is known of hosts that still answer."""
+
+    changed: tuple[Finding, ...]
+    failed: Mapping[str, Finding]
+    """Host -> what shows that it failed; looked for only where --node-restarts may do without it."""
+
+
+def look(crew: Crew, job: Job, before: Before, result: RunResult) -> Aftermath:
+    """Reads the facts of the hosts concerned once more: of all, and whole, where a host may have to be replaced."""
     concerned = _concerned(before.plan, result, crew)
-    found = [*_grown(crew, job, before, concerned[:MOST_HOSTS])]
+    requests = facts_requests(job, before.plan)
+    replaceable = bool(job.options.node_restarts)
+    wanted = concerned if replaceable else concerned[:MOST_HOSTS]
+    sections = {} if replaceable else {"sections": LOOKED_AT}
+    now = crew.facts_again({host: {**requests[host], **sections} for host in wanted}, LOOK_SECONDS)
+    found = [finding for host in now for finding in growth(before.facts[host], now[host])]
     if job.options.check != "off" and waited_for_a_peer(result):
         found += _unconnected(crew, job, before, concerned[:MOST_CONNECTED])
-    return tuple(found)
+    return Aftermath(tuple(found), _failed(job, before, now, result) if replaceable else {})
+
+
+def _failed(job: Job, before: Before, now: Mapping[int, HostFacts], result: RunResult) -> dict[str, Finding]:
+    return failed(
+        {each.host: each for each in before.facts.values()},
+        {each.host: each for each in now.values()},
+        preflight.context(before.placed, job),
+        before.verdict.findings,
+        result.ranks,
+    )
 
 
 def _concerned(plan: Plan, result: RunResult, crew: Crew) -> list[int]:
@@ -60,18 +86,10 @@ def waited_for_a_peer(result: RunResult) -> bool:
     )
 
 
-def _grown(crew: Crew, job: Job, before: Before, hosts: Sequence[int]) -> Iterator[Finding]:
-    requests = facts_requests(job, before.plan)
-    wanted = {host: {**requests[host], "sections": LOOKED_AT} for host in hosts}
-    for host, after in crew.facts_again(wanted, LOOK_SECONDS).items():
-        yield from growth(before.facts[host], after)
-
-
 def _unconnected(crew: Crew, job: Job, before: Before, hosts: Sequence[int]) -> Iterator[Finding]:
     """What the preflight's connections find now and did not find then."""
     facts = {host: before.facts[host] for host in hosts}
-    placed = place(before.plan, before.facts, wishes_of(job, before.facts.values())).plan
-    there, _ = places(facts, preflight.context(placed, job), before.plan.master_addr)
+    there, _ = places(facts, preflight.context(before.placed, job), before.plan.master_addr)
     if len(there) < 2:
         return
     measured = network.connected(crew, there, Clock(CONNECT_SECONDS))

@@ -200,7 +200,7 @@ def run_job(
         from nvrun.gather.join import gathering
         from nvrun.hooks.around import around
         from nvrun.launch import Before, Launch
-        from nvrun.postmortem import look_again
+        from nvrun.model import FAILURES
         from nvrun.prepare import facts_requests, prepare
         from nvrun.report import board, text
         from nvrun.request import request
@@ -234,23 +234,21 @@ def run_job(
                 if decided.exit_code:
                     launch.refuse(decided)
                 hooked.plan, hooked.facts = decided.plan, facts
-                launch.go(decided.plan, Before(plan, facts, decided.verdict))
+                launch.go(decided.plan, Before(plan, decided.plan, facts, decided.verdict))
             launch.observe()
-            if launch.plan:
-                launch.strike_off(look_again(the_job, crew, decided, facts, launch.result(started)))
             if nodes:
                 nodes.tell(launch.result(started))
+            launch.look_again(started)
             hooked.result = launch.result(started)
             hooked.after()
             launch.bring_logs()
-            launch.look_again(started)
     why_unreachable = slurm.found(the_job, environ, ()) if crew.findings else []
     found = [*hooked.findings, *why_unreachable, *watched(folder.path, launch.plan)]
     result = launch.result(started, found, earlier)
     if trouble := folder.finish(result):
         writer.say(f"nvrun: {trouble}")
     page = None
-    if result.ended_by in text.TO_DIAGNOSE:
+    if result.ended_by in FAILURES:
         from nvrun.failure import at_the_end
 
         page = at_the_end(folder.path)

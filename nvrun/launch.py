@@ -19,7 +19,7 @@ from nvrun.fleet.crew import SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS, means
-from nvrun.model import Attempt, EndedBy, Finding, OomKills, RankEnd, RunResult, Severity, Verdict
+from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity, Verdict
 from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
 from nvrun.preflight import Decided
@@ -58,8 +58,6 @@ OUTPUT_LOST = means(
     source="write(2): ENOSPC, EDQUOT, EIO",
 )
 
-LOOKED_AFTER: tuple[EndedBy, ...] = ("rank", "torchrun", "hang", "lost")
-"""Ends that may have a cause on a host."""
 
 State = Literal["idle", "running", "done", "left", "gone"]
 """Of one host. left: out of an elastic job that goes on, but still heard; gone: out of it, and heard no more."""
@@ -70,6 +68,8 @@ class Before(NamedTuple):
 
     plan: Plan
     """As torchrun was started with it: a host of it for each agent."""
+    placed: Plan
+    """As the ranks were let go with it."""
     facts: Mapping[int, HostFacts]
     verdict: Verdict
 
@@ -193,11 +193,6 @@ class Launch:
         if crew.ending is None:
             crew.end("success", 0)
 
-    def strike_off(self, failed: Mapping[str, Finding]) -> None:
-        """Hosts that were found to have failed while the job ran."""
-        self._bad_hosts |= {host: finding.message for host, finding in failed.items()}
-        self._found |= {(finding.code, finding.subject): finding for finding in failed.values()}
-
     def bring_logs(self) -> None:
         """Fetches the logs of hosts that do not share the run's folder; what does not come stays where it is. Ctrl-C
         meanwhile ends it."""
@@ -222,11 +217,14 @@ class Launch:
             crew.say(f"nvrun: logs of {crew.names[host]} could not be written here: {why}")
 
     def look_again(self, started: float) -> None:
-        """After a failure: what changed on the hosts since the ranks were let go."""
-        if self._before and self._crew.ending and self._crew.ending.by in LOOKED_AFTER:
+        """After a failure: what changed on the hosts since the ranks were let go, and which of them failed."""
+        if self._before and self._crew.ending and self._crew.ending.by in FAILURES:
             from nvrun import aftermath  # only a failure waits for the rules of diagnosis
 
-            self._changed += aftermath.changed(self._crew, self._job, self._before, self.result(started))
+            seen = aftermath.look(self._crew, self._job, self._before, self.result(started))
+            self._changed += seen.changed
+            self._bad_hosts |= {host: finding.message for host, finding in seen.failed.items()}
+            self._found |= {(finding.code, finding.subject): finding for finding in seen.failed.values()}
 
     def result(self, started: float, findings: Iterable[Finding] = (), earlier: Iterable[Attempt] = ()) -> RunResult:
         """How it went, as known now."""

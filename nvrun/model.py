@@ -148,6 +148,8 @@ class RankEnd(Frozen, frozen=True, kw_only=True):
 
 EndedBy = Literal["success", "rank", "torchrun", "signal", "lost", "hang", "preflight", "unreachable", "internal"]
 """What ended a run. `torchrun`: it failed by itself, with no rank failing first (a taken port, a flag it refuses)."""
+FAILURES: tuple[EndedBy, ...] = ("rank", "torchrun", "hang", "lost")
+"""Ends that may have a cause on a host, or in the logs."""
 
 
 class Attempt(Frozen, frozen=True, kw_only=True):

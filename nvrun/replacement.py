@@ -14,11 +14,9 @@ import msgspec
 from nvrun.errors import UsageError
 from nvrun.hosts.nodeset import fold
 from nvrun.job import Job
-from nvrun.model import Attempt, Frozen, RunResult
+from nvrun.model import FAILURES, Attempt, Frozen, RunResult
 from nvrun.options import Options
 
-BY_A_HOST = ("lost", "rank", "torchrun", "hang")
-"""Ends that a host may be the cause of."""
 _SRUN = (
     "--node-restarts under Slurm: a node that Slurm itself finds down ends the whole job, unless it was submitted with"
     " --no-kill"
@@ -66,11 +64,11 @@ def after(job: Job, result: RunResult, struck_off: Mapping[str, str], *, interru
     """What follows `job`, which ended so. `struck_off`: hosts with the reason, those of this attempt among them;
     `interrupted`: the user, or Slurm, has asked for an end."""
     if interrupted:
-        wanted = result.bad_hosts and job.options.node_restarts and result.ended_by in BY_A_HOST
+        wanted = result.bad_hosts and job.options.node_restarts and result.ended_by in FAILURES
         return Next(line="no restart: an end was asked for" if wanted else "")
     if result.began and result.ended_by == "lost" and not result.bad_hosts and job.options.node_restarts:
         return Next(line="no restart: the step of srun ended as a whole, which tells nothing of any node")
-    if not result.bad_hosts or (result.began and result.ended_by not in BY_A_HOST):
+    if not result.bad_hosts or (result.began and result.ended_by not in FAILURES):
         return Next()
     following, names = job.without(struck_off.keys()), fold(list(result.bad_hosts))
     if not result.began:

@@ -8,13 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nvrun.environment import Resolved, rows
 from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
-from nvrun.model import Finding, RunResult
+from nvrun.model import FAILURES, Finding, RunResult
 from nvrun.plan import HostPlan, Plan
 from nvrun.report.findings import folded
 from nvrun.topology.cpus import format_cpulist
-
-TO_DIAGNOSE = ("rank", "torchrun", "hang", "lost")
-"""Ends whose cause may stand in the logs."""
 
 
 def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
@@ -98,7 +95,7 @@ def result_lines(result: RunResult, folder: str, page: str | None = None) -> Ite
         yield ""
         yield page
         yield f"All of it in one archive, for those who help: nvrun bundle {result.run_id}"
-    elif result.ended_by in TO_DIAGNOSE:
+    elif result.ended_by in FAILURES:
         yield f"nvrun: why, and what to do: nvrun diagnose {result.run_id} (logs in {folder})"
 
 
