@@ -25,6 +25,8 @@ class Mode(Frozen, frozen=True, kw_only=True):
 
     kind: Literal["fleet", "node"]
     why: str
+    alone: bool = False
+    """A node that is the whole job: nothing else starts others."""
 
 
 def mode(invocation: Invocation, detected: Detected) -> Mode:
@@ -53,7 +55,7 @@ def mode(invocation: Invocation, detected: Detected) -> Mode:
         return Mode(kind="node", why=f"{torchrun.origin['nnodes']} without hosts: as torchrun does it")
     if detected.kind != "none" and not torchrun.standalone:
         return Mode(kind="fleet", why=f"alone in an allocation ({detected.kind}: {detected.why[0]})")
-    return Mode(kind="node", why="one machine")
+    return Mode(kind="node", why="one machine", alone=True)
 
 
 def _node_reason(torchrun: TorchrunArgs) -> str | None:

@@ -150,14 +150,16 @@ def socket_name(attempt: str, node: int) -> str:
     return f"nvrun-{attempt}-{node}"
 
 
-def rendezvous(args: TorchrunArgs, *, fleet: bool) -> Rendezvous:
+def rendezvous(args: TorchrunArgs, *, fleet: bool, alone: bool = False) -> Rendezvous:
     """Static for a fixed world without restarts. With restarts static hangs over two hosts, and so c10d it is, with
-    its host named, numeric addresses and no shared store (measured on torch 2.13). The user's own flags win; a
-    --master-port alone is no rendezvous of his own, but the one port that is tried (prepare)."""
-    if not fleet or args.is_set("rdzv_backend", "rdzv_endpoint", "master_addr", "standalone"):
+    its host named, numeric addresses and no shared store (measured on torch 2.13). A node that is the whole job
+    (`alone`) keeps torchrun's static in any case, and only its port is chosen: two jobs of one machine would both
+    take 29500. The user's own flags win; a --master-port alone is no rendezvous of his own, but the one port that is
+    tried (prepare)."""
+    if not (fleet or alone) or args.is_set("rdzv_backend", "rdzv_endpoint", "master_addr", "standalone"):
         return "user"
     elastic = args.nnodes[0] != args.nnodes[1] and args.is_set("nnodes")
-    return "c10d" if args.max_restarts or elastic else "static"
+    return "c10d" if fleet and (args.max_restarts or elastic) else "static"
 
 
 def program_argv(args: TorchrunArgs, python: str) -> list[str]:
@@ -214,6 +216,7 @@ def build(
     sites: Sequence[Site],
     cwd: str,
     fleet: bool,
+    alone: bool = False,
     master_port: int | None,
     env: Sequence[EnvVar] = (),
     defaults: Sequence[EnvVar] = (),
@@ -222,9 +225,9 @@ def build(
     console: Sequence[int] | None = None,
 ) -> Plan:
     """The plan as far as torchrun's own command lines go; bindings come with the facts. `sites` in rank order; in node
-    mode (`fleet` false) there is one, this host, and the user's rendezvous is left as it is. `restarts`: how often the
-    job has been started anew on other hosts."""
-    how = rendezvous(args, fleet=fleet)
+    mode (`fleet` false) there is one, this host, and the user's rendezvous is left as it is, unless this node is the
+    whole job (`alone`). `restarts`: how often the job has been started anew on other hosts."""
+    how = rendezvous(args, fleet=fleet, alone=alone)
     own_id = attempt_id(run_id, attempt)
     world = sum(site.ranks for site in sites)
     plans: list[HostPlan] = []

@@ -95,6 +95,7 @@ def _plan(job: Job, run_id: str, sites: Sequence[Site], port: int | None) -> Pla
         sites=sites,
         cwd=job.cwd,
         fleet=job.fleet,
+        alone=job.mode.alone,
         master_port=port,
         env=job.env,
         defaults=job.defaults,
@@ -106,7 +107,7 @@ def _plan(job: Job, run_id: str, sites: Sequence[Site], port: int | None) -> Pla
 
 
 def _preparation(job: Job, crew: Crew, run_id: str, folder: RunFolder | None, host: int) -> Body:
-    wants_port = host == 0 and rendezvous(job.args, fleet=job.fleet) != "user"
+    wants_port = host == 0 and rendezvous(job.args, fleet=job.fleet, alone=job.mode.alone) != "user"
     return {
         "t": "prepare",
         "run": attempt_id(run_id, job.attempt),

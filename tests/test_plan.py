@@ -91,6 +91,14 @@ def test_the_users_rendezvous_wins(line: str, kept: set[str]) -> None:
     assert ("--node-rank=1" in own) == ("--rdzv-backend=etcd-v2" not in own)
 
 
+@pytest.mark.parametrize("line", ["t.py", "--max-restarts 2 t.py", "--nnodes 1 --master-port 29500 t.py"])
+def test_a_machine_alone_has_a_port_that_was_chosen(line: str) -> None:
+    found = plan(line, ranks=(2,), fleet=False, alone=True)
+    assert (found.rendezvous, found.master_port) == ("static", 29500)
+    assert {"--master-port=29500", "--node-rank=0", f"--rdzv-id={RUN}"} <= set(flags(found))
+    assert plan(f"--rdzv-endpoint localhost:0 {line}", ranks=(2,), fleet=False, alone=True).rendezvous == "user"
+
+
 def test_node_mode_leaves_all_of_it() -> None:
     line = "--nnodes 4 --node-rank 2 --master-addr m --rdzv-id x t.py"
     found = plan(line, ranks=(8,), fleet=False)

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,21 @@ def nvrun(tmp_path: Path, *arguments: object, **more: str) -> subprocess.Complet
         timeout=60,
         check=False,
     )
+
+
+def test_two_jobs_of_one_machine_run_at_once(tmp_path: Path) -> None:
+    """torchrun alone would give both port 29500. Each job waits for the other, so neither can run first."""
+    script = tmp_path / "meet.py"
+    script.write_text(
+        "import os, sys, time\nfrom pathlib import Path\nfrom torch.distributed import TCPStore\n"
+        "port = int(os.environ['MASTER_PORT'])\nTCPStore(os.environ['MASTER_ADDR'], port, is_master=False)\n"
+        "Path(sys.argv[1]).write_text(str(port))\nend = time.monotonic() + 40\n"
+        "while not Path(sys.argv[2]).exists():\n    assert time.monotonic() < end\n    time.sleep(0.05)\n"
+    )
+    with ThreadPoolExecutor() as both:
+        done = list(both.map(lambda names: nvrun(tmp_path, "--check", "off", script, *names), ("ab", "ba")))
+    assert [each.returncode for each in done] == [0, 0], done[0].stderr + done[1].stderr
+    assert (tmp_path / "a").read_text() != (tmp_path / "b").read_text()
 
 
 def test_who_removes_the_runs_folder_gets_the_jobs_exit_code(tmp_path: Path) -> None:
