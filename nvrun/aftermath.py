@@ -21,9 +21,9 @@ from nvrun.diagnose.scan import Source, scan
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
 from nvrun.job import Job
-from nvrun.launch import Before
 from nvrun.model import Finding, RunResult, Severity
 from nvrun.plan import Plan
+from nvrun.preflight import Before
 from nvrun.prepare import facts_requests
 
 MOST_HOSTS = 8

@@ -199,7 +199,7 @@ def run_job(
         from nvrun.facts import to_json
         from nvrun.gather.join import gathering
         from nvrun.hooks.around import around
-        from nvrun.launch import Before, Launch
+        from nvrun.launch import Launch
         from nvrun.model import FAILURES
         from nvrun.prepare import facts_requests, prepare
         from nvrun.report import board, text
@@ -234,7 +234,7 @@ def run_job(
                 if decided.exit_code:
                     launch.refuse(decided)
                 hooked.plan, hooked.facts = decided.plan, facts
-                launch.go(decided.plan, Before(plan, decided.plan, facts, decided.verdict))
+                launch.go(decided.plan, preflight.Before(plan, decided.plan, facts, decided.verdict))
             launch.observe()
             if nodes:
                 nodes.tell(launch.result(started))

@@ -8,21 +8,20 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import msgspec
 
 from nvrun import readback
 from nvrun.console import Writer
-from nvrun.facts import HostFacts
 from nvrun.fleet.crew import SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS, means
-from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity, Verdict
+from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity
 from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
-from nvrun.preflight import Decided
+from nvrun.preflight import Before, Decided
 from nvrun.prepare import Prepared
 from nvrun.report.text import ended
 from nvrun.rundir import RunFolder
@@ -61,17 +60,6 @@ OUTPUT_LOST = means(
 
 State = Literal["idle", "running", "done", "left", "gone"]
 """Of one host. left: out of an elastic job that goes on, but still heard; gone: out of it, and heard no more."""
-
-
-class Before(NamedTuple):
-    """What was known when the ranks were let go."""
-
-    plan: Plan
-    """As torchrun was started with it: a host of it for each agent."""
-    placed: Plan
-    """As the ranks were let go with it."""
-    facts: Mapping[int, HostFacts]
-    verdict: Verdict
 
 
 class Launch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -66,6 +67,18 @@ def tests(crew: Crew, job: Job, plan: Plan, facts: Mapping[int, HostFacts], cloc
         return Outcome()
     placed = place(plan, facts, wishes_of(job, facts.values())).plan
     return run.tests(crew, job, placed, context(placed, job), facts, clock)
+
+
+class Before(NamedTuple):
+    """What was known when the ranks were let go."""
+
+    plan: Plan
+    """As torchrun was started with it: a host of it for each agent."""
+    placed: Plan
+    """As the ranks were let go with it."""
+    facts: Mapping[int, HostFacts]
+    """By node of `plan`."""
+    verdict: Verdict
 
 
 class Decided(Frozen, frozen=True, kw_only=True):
