@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -14,10 +14,8 @@ from nvrun.model import Frozen
 from nvrun.nccl import catalogue
 from nvrun.nccl.parse import version
 
-LARGEST = 64 * 1024
-"""Characters of a preset file; the longest shipped one has a tenth of it."""
-Lines = Mapping[tuple[str, ...], int]
-"""Path of keys -> line of the last key, from 1."""
+if TYPE_CHECKING:
+    from nvrun.preset_yaml import Lines
 
 _REQUIREMENT = re.compile(r"(nccl|torch)(>=|<)([0-9]+(?:\.[0-9]+)*)")
 

@@ -6,15 +6,19 @@ nothing here needs them, and a few aliases can stand for gigabytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from nvrun.errors import UsageError
-from nvrun.preset_file import LARGEST, Lines
 
+LARGEST = 64 * 1024
+"""Characters of a preset file; the longest shipped one has a tenth of it."""
 DEEPEST = 4
 """Nesting of mappings and lists: preset, variables, NAME, versions."""
+Lines = Mapping[tuple[str, ...], int]
+"""Path of keys -> line of the last key, from 1."""
 
 
 def read_tree(path: str, text: str) -> tuple[Any, Lines]:

@@ -20,7 +20,7 @@ from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
 from nvrun.model import EnvVar, Finding, Frozen
 from nvrun.nccl.setting import Setting
-from nvrun.preset_file import LARGEST, Preset, PresetVariable, holds, read
+from nvrun.preset_file import Preset, PresetVariable, holds, read
 from nvrun.preset_fit import REQUIREMENTS, misfit
 from nvrun.textfile import written_by_others
 
@@ -94,6 +94,8 @@ def _find(name: str, folders: Sequence[Path]) -> Path:
 def _text(path: Path) -> str:
     """A preset sets any variable, LD_PRELOAD too: one that somebody else could have written is refused. What came with
     nvrun is as trusted as nvrun itself."""
+    from nvrun.preset_yaml import LARGEST  # a run without presets need not import YAML
+
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
             why = written_by_others(os.fstat(file.fileno()))
