@@ -151,7 +151,6 @@ def automatic(
     interface: Chosen | None = None,
     hcas: Chosen | None = None,
     gid_index: Chosen | None = None,
-    topology_file: Chosen | None = None,
 ) -> tuple[EnvVar, ...]:
     """What nvrun sets unasked on one host: what NCCL needs there to work right, and Python's own crash report. What
     else records is contributed by the hooks nccl-debug and flight-recorder.
@@ -171,8 +170,6 @@ def automatic(
         add("NCCL_IB_HCA", f"={hcas.value}", hcas.why)
     if gid_index:
         add("NCCL_IB_GID_INDEX", gid_index.value, gid_index.why)
-    if topology_file:
-        add("NCCL_TOPO_FILE", topology_file.value, topology_file.why)
     add("PYTHONFAULTHANDLER", "1", "a crash leaves Python's stack")
     return tuple(found)
 
@@ -220,17 +217,17 @@ class EnvRow(Frozen, frozen=True, kw_only=True):
     """`4194304 (preset model-large)`, the strongest last."""
 
 
-def rows(hosts: Mapping[str, Sequence[Resolved]], *, every: bool = False) -> tuple[EnvRow, ...]:
+def rows(hosts: Mapping[str, Sequence[Resolved]]) -> tuple[EnvRow, ...]:
     """The table of `nvrun env`: a variable stands once, or once for each value where hosts differ; what looks like a
     secret is masked, also in what was overridden.
 
-    Without `every` a host's own variables only where the catalogue knows them: its whole environment may hold secrets.
+    A host's own variables only where the catalogue knows them: its whole environment may hold secrets.
     """
     merged: dict[tuple[str, str, str], tuple[Resolved, list[str]]] = {}
     for host, variables in hosts.items():
         for each in variables:
             variable = each.variable
-            if every or variable.source != "host" or catalogue.find(variable.name):
+            if variable.source != "host" or catalogue.find(variable.name):
                 key = (variable.name, variable.value, variable.source)
                 merged.setdefault(key, (each, []))[1].append(host)
     return tuple(

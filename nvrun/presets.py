@@ -18,8 +18,7 @@ import msgspec
 from nvrun import shipped
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
-from nvrun.model import EnvVar, Finding, Frozen
-from nvrun.nccl.setting import Setting
+from nvrun.model import EnvVar, Frozen
 from nvrun.preset_file import Preset, PresetVariable, holds, read
 from nvrun.preset_fit import REQUIREMENTS, misfit
 from nvrun.textfile import written_by_others
@@ -170,13 +169,3 @@ def describe(preset: Preset) -> str:
         lines += [f"  why      {each.why}", f"  source   {each.source}", f"  cost     {each.cost}"]
         lines.append(f"  versions {', '.join(each.versions) or 'any'}")
     return "\n".join(lines)
-
-
-def lint_preset(preset: Preset, *, nccl: str | None = None) -> list[Finding]:
-    """What lint says of the preset's own variables, each with its file and line."""
-    from nvrun.nccl.lint import lint_settings  # a run lints what is set, not the files
-
-    settings = [
-        Setting(name=name, value=each.value, where=each.place, syntax="conf") for name, each in preset.variables.items()
-    ]
-    return lint_settings(settings, nccl=nccl, shared=True)

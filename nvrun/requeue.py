@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import msgspec
 from nvrun.errors import UsageError
 from nvrun.hosts import nodeset
 from nvrun.job import Job as Asked
-from nvrun.model import Finding, Frozen
+from nvrun.model import Frozen
 
 _COMMAND_SECONDS = 20.0
 _UNUSABLE = ("down", "drain", "drng", "fail", "maint", "unk", "inval", "future")
@@ -52,11 +52,6 @@ class Decision(Frozen, frozen=True, kw_only=True):
     exclude: tuple[str, ...] = ()
     tries: Tries = Tries()
     why_not: str = ""
-
-
-def bad_nodes(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The hosts that findings lie with, in the order of the findings."""
-    return tuple(dict.fromkeys(finding.host for finding in findings if finding.host))
 
 
 def exclude_option(nodes: Sequence[str]) -> str:

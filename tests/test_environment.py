@@ -40,7 +40,6 @@ MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1
 EVERYTHING = automatic(
     interface=Chosen(value="eth0", why="carries the route to the other hosts"),
     hcas=Chosen(value="mlx5_0,mlx5_1", why="share a switch with a GPU"),
-    topology_file=Chosen(value="/t.xml", why="virtual machine"),
 )
 
 
@@ -250,7 +249,6 @@ def test_table_says_differences_between_hosts_twice() -> None:
         ("NCCL_SOCKET_IFNAME", "=eth1", ("n2", "n3"), ()),
         ("PYTHONFAULTHANDLER", "1", (), ()),
     ]
-    assert "WANDB_API_KEY" in [row.name for row in rows({"n1": host("eth0", "x")}, every=True)]
 
 
 def test_no_secret_stands_in_the_table_nor_in_what_was_overridden() -> None:

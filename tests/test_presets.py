@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from nvrun import config, facts, job, preflight, presets, shipped
 from nvrun.errors import UsageError
 from nvrun.facts import Gpu, HostFacts, NvLink, PciDevice, RdmaPort, Software
-from nvrun.model import Severity
+from nvrun.model import Finding, Severity
+from nvrun.nccl.lint import lint_settings
+from nvrun.nccl.setting import Setting
 from nvrun.prepare import plan_of_facts
 from nvrun.preset_file import Preset, read
 from nvrun.preset_fit import network, unmet
@@ -48,6 +50,14 @@ def names_of(preset: Preset, versions: dict[str, str | None]) -> list[str]:
     return [variable.name for variable in presets.variables(preset, versions=versions, run_dir="/runs/1")]
 
 
+def linted(preset: Preset, nccl: str) -> list[Finding]:
+    """What lint says of the preset's own variables."""
+    settings = [
+        Setting(name=name, value=each.value, where=each.place, syntax="conf") for name, each in preset.variables.items()
+    ]
+    return lint_settings(settings, nccl=nccl, shared=True)
+
+
 def test_every_preset_is_there() -> None:
     assert sorted(NAMED.split()) == [preset.name for preset in ALL]
 
@@ -60,7 +70,7 @@ def test_shipped_preset(preset: Preset) -> None:
         assert name not in ("NCCL_NVLS_ENABLE", "NCCL_COMM_ID", "NCCL_HOSTID"), "nobody asked for it"
         figures = re.search(r"[0-9.]+ GB/s", variable.cost)
         assert not figures or ("H200" in variable.cost and "2026-" in variable.cost) or "see NCCL" in variable.cost
-    errors = [each for each in presets.lint_preset(preset, nccl="2.30.7") if each.severity >= Severity.WARNING]
+    errors = [each for each in linted(preset, "2.30.7") if each.severity >= Severity.WARNING]
     assert [each.subject for each in errors] == (["NCCL_P2P_DISABLE"] if preset.name == "ab-no-p2p" else [])
 
 
@@ -69,7 +79,7 @@ def test_shipped_preset(preset: Preset) -> None:
 def test_shipped_preset_sets_only_what_that_nccl_reads(preset: Preset, nccl: str) -> None:
     versions: dict[str, str | None] = {"nccl": nccl, "torch": "2.13.0"}
     applied = set(names_of(preset, versions))
-    unread = [each.subject for each in presets.lint_preset(preset, nccl=nccl) if each.code == "nccl-name-too-new"]
+    unread = [each.subject for each in linted(preset, nccl) if each.code == "nccl-name-too-new"]
     assert not applied & set(unread)
 
 

@@ -15,7 +15,6 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 Scope = Literal["all", "node", "across"]
 """All ranks; those of one node, on every node at once; those of one place (local rank), in all places at once."""
 
-SMALLEST = 8
 LARGEST = {"nccl": 8 << 30, "gloo": 64 << 20}
 """Bytes of the default range. Gloo's goes through the CPU: a larger message tells nothing new and takes seconds."""
 FACTOR = 4

@@ -21,7 +21,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         page = catalogue.explain(name)
         return Said(document(variables=[catalogue.find(name)]) if as_json else page + "\n")
     if "--list" in invocation.flags:
-        listing = catalogue.listing()
+        listing = list(catalogue.variables().values())
         return Said(document(variables=listing) if as_json else "".join(map(_line, listing)))
     placed, known = decided(invocation, environ)
     fits = presets.fitting(presets.load_all(job.preset_folders(environ, invocation.options.preset_path)), known)

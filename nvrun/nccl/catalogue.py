@@ -119,16 +119,6 @@ def nearest(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(upper, real, n=1, cutoff=0.75)), None)
 
 
-def listing(*, owner: str | None = None, nccl: str | None = None) -> list[Variable]:
-    """Rows of `nvrun env --list`, by name: of one owner, and of NCCL's only those that this release reads."""
-    loaded = parse.version(nccl or "")
-    return [
-        row
-        for row in variables().values()
-        if owner in (None, row.owner) and not (row.owner == "nccl" and loaded and not reads_at(row, loaded))
-    ]
-
-
 def reads_at(variable: Variable, loaded: parse.Version) -> bool:
     """True where NCCL of this version reads the variable. Only for rows owned by nccl."""
     return loaded >= parse.version(variable.since) and not is_past(variable, loaded)

@@ -23,16 +23,6 @@ class SocketInterface(Frozen, frozen=True, kw_only=True):
     unreached: tuple[str, ...] = ()
     """Peers that no address of this interface's network, and no route through it, leads to."""
 
-    @property
-    def nccl(self) -> str | None:
-        """Value of NCCL_SOCKET_IFNAME: `=eth0`, exactly this name, not every name that begins so."""
-        return f"={self.name}" if self.name else None
-
-    @property
-    def gloo(self) -> str | None:
-        """Value of GLOO_SOCKET_IFNAME, which takes exact names only."""
-        return self.name
-
 
 def addresses(facts: HostFacts) -> tuple[str, ...]:
     """Global addresses of a host's interfaces that are up, as its peers may know it by."""

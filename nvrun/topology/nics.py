@@ -24,10 +24,6 @@ class ComputeNics(Frozen, frozen=True, kw_only=True):
     certain: bool
     """False where no port shares a switch with a GPU: then nothing tells compute from storage."""
 
-    def rail(self, nic: NicPlace) -> int:
-        """Rail of a chosen port, from 0."""
-        return self.chosen.index(nic)
-
 
 class HcaList(Frozen, frozen=True, kw_only=True):
     """Value of NCCL_IB_HCA for one host."""

@@ -89,12 +89,10 @@ def test_explain() -> None:
     assert "NCCL_BUFFSIZE" in error.value.hint
 
 
-def test_listing_of_one_release() -> None:
-    old = {row.name for row in catalogue.listing(nccl="2.19.3")}
-    new = {row.name for row in catalogue.listing(nccl="2.30.7")}
-    assert "NCCL_RAS_ENABLE" in new - old
-    assert "NCCL_SHM_USE_CUDA_MEMCPY" in old - new
-    assert {row.owner for row in catalogue.listing(owner="torch")} == {"torch"}
+def test_what_a_release_reads() -> None:
+    ras, copies = (catalogue.variables()[name] for name in ("NCCL_RAS_ENABLE", "NCCL_SHM_USE_CUDA_MEMCPY"))
+    assert [catalogue.reads_at(ras, version) for version in ((2, 19, 3), (2, 30, 7))] == [False, True]
+    assert [catalogue.reads_at(copies, version) for version in ((2, 19, 3), (2, 30, 7))] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvrun.errors import UsageError
-from nvrun.model import Finding, Severity
-from nvrun.requeue import Job, Tries, bad_nodes, decide, exclude_option, read_job, read_usable
+from nvrun.requeue import Job, Tries, decide, exclude_option, read_job, read_usable
 from tests.lab import faults
 from tests.lab.lab import Lab
 from tests.slurm.batch import NVRUN, submitted
@@ -18,12 +17,7 @@ JOB = Job(job_id="7", nodes=2, partition="gpu")
 POOL = ("a", "b", "c", "d")
 
 
-def finding(host: str | None) -> Finding:
-    return Finding(code="own-name-loopback", severity=Severity.ERROR, message="x", host=host)
-
-
-def test_bad_nodes_are_those_of_findings() -> None:
-    assert bad_nodes([finding("b"), finding(None), finding("a"), finding("b")]) == ("b", "a")
+def test_nodes_as_sbatch_takes_them() -> None:
     assert exclude_option(["gpu02", "gpu01", "login"]) == "--exclude=gpu[01-02],login"
 
 
