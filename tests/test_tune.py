@@ -20,7 +20,7 @@ from nvrun.tune.search import LEAST_GAIN, Outcome, Trial, search
 from nvrun.tune.space import Space, default, env_of, space_for, takes_compute
 from nvrun.tune.trials import sample_of, schedule_of
 from nvrun.tune.written import Evidence, preset_text
-from tests.bench_lab.surfaces import ALGO, CTAS, Machine, Surface, drawn, nvlink, sockets
+from tests.bench_lab.surfaces import ALGO, CTAS, Machine, Surface, drawn, grid_of_sockets, nvlink, sockets
 
 FACTS = Path(__file__).parent / "data/facts"
 MACHINES = sorted(path.stem for path in FACTS.glob("*.json"))
@@ -140,6 +140,21 @@ def test_three_minutes_are_kept_to_and_find_what_gains_most_over_sockets() -> No
         gains.append(1 / machine.surface.seconds(outcome.config))
     print(f"{sum(gain >= 5 for gain in gains)} of {len(gains)} gain fivefold, least {min(gains):.1f}")
     assert sum(gain >= 5 for gain in gains) >= 0.9 * len(gains)
+
+
+def test_three_minutes_come_near_the_best_of_the_grid_though_trials_scatter() -> None:
+    """Sockets as they are: a tenth of noise, and one trial in ten takes up to twice as long. Two in three of 60 seeds
+    must be within 5 % of the best of all settings, and all of them within 15 %."""
+    far = []
+    for seed in range(60):
+        machine = Machine(grid_of_sockets(two_hosts()), seed, noise=0.1, start=10.0, outliers=0.1, slower=(1.4, 2.1))
+        outcome = search(machine.surface.space, machine, trials=120, seconds=170, seed=seed)
+        assert machine.spent <= 180
+        far.append(machine.surface.seconds(outcome.config) / machine.surface.best())
+    near = sum(ratio <= 1 / 0.95 for ratio in far)
+    print(f"{near} of {len(far)} within 5 %, worst {max(far):.2f}")
+    assert near >= len(far) * 2 / 3
+    assert max(far) < 1.15
 
 
 def test_a_short_search_finds_no_gain_where_there_is_none() -> None:

@@ -1,11 +1,12 @@
 """The search: a space and a way to measure in, a verdict out. Pure but for what `measure` does.
 
-1. Every option alone, and what is known to help together, once. 2. The combinations that the sum of these effects
-promises most of. 3. Every change of one option of the best few so far, and of single options with a strong effect:
-this finds what helps only together. 4. Halving: the best few again and again, fewer each time. 5. The best one or two
-against the default in fresh pairs of trials, so that luck in the choice is no evidence, and what takes compute from a
-training step beside a matrix product too. Where trials or time are short, 4 and 5 are brief: the evidence for a gain
-is then fewer pairs that all agree.
+1. Every option alone, once; where settings are known to help together, these, several times, and then every change of
+one option of the best. 2. The combinations that the sum of these effects promises most of. 3. Every change of one
+option of the best few so far, and of single options with a strong effect: this finds what helps only together. 4.
+Halving: the best few again and again, fewer each time. 5. The best one or two against the default in fresh pairs of
+trials, so that luck in the choice is no evidence, and what takes compute from a training step beside a matrix product
+too. Where trials or time are short, 4 and 5 are brief, and what too little time is left for is left out: the evidence
+for a gain is then fewer pairs that all agree.
 
 The default runs among the others in every batch and each result is held against its neighbours, so that slow drift of
 the machine counts for nothing.
@@ -34,8 +35,14 @@ TIE = 0.01
 BETWEEN = 6
 """Trials of others between two of the default."""
 PROMISING = 8
+WORTH_A_JOB = 8
+"""Settings for which a batch is begun: a job takes as long to start as some trials."""
+MOST_REPEATS = 6
 WIDTH = 3
 """Of how many settings the neighbours are tried."""
+KNOWN = 3
+"""Trials of each setting that is known to help together with others. One tells little where they are needed: over
+sockets the same setting took 17 ms in one process and 33 in another (2x H200 as two hosts, 2026-11-29)."""
 STRONG = 0.1
 """A single option with such a gain is tried with all others, since it may depend on one of them."""
 
@@ -68,7 +75,7 @@ class Effort(Frozen, frozen=True, kw_only=True):
 
 
 THOROUGH = Effort(halving=((6, 1), (4, 2), (2, 3)), halving_trials=24, pairs=16, beside=6)
-BRIEF = Effort(halving=((3, 2),), halving_trials=8, pairs=9, beside=3)
+BRIEF = Effort(halving=((4, 2),), halving_trials=10, pairs=9, beside=2)
 LEAST = Effort(halving=(), halving_trials=0, pairs=9, beside=2)
 
 
@@ -157,27 +164,42 @@ class _Search:
         effort = next((each for each in (THOROUGH, BRIEF) if self._trials >= each.trials + BETWEEN), None)
         if effort is None:
             return self._kept(f"{self._trials} trials are too few to tell a gain from the noise")
-        self._screen([*self._neighbours(self._default), *self._space.together], effort)
+        self._screen(self._first(), effort)
         if self._default in self._failed:
             return self._kept(f"the default itself failed: {self._failed[self._default]}")
         effort = self._effort()
         if effort is None:
             return self._kept(f"{self._seconds:.0f} s are too few to tell a gain from the noise")
-        self._screen(list(islice(self._promising(), PROMISING)), effort)
         seen: set[Config] = {self._default}
-        while self._room(effort) and (near := [each for each in self._worth_a_look() if each not in seen]):
+        if self._space.together and self._room(effort) >= WORTH_A_JOB:
+            seen.add(best := self._ranking()[0])
+            self._screen([other for other in self._neighbours(best) if other not in self._logs], effort)
+        if self._room(effort) >= WORTH_A_JOB:
+            self._screen(list(islice(self._promising(), PROMISING)), effort)
+        while self._room(effort) >= WORTH_A_JOB and (
+            near := [each for each in self._worth_a_look() if each not in seen]
+        ):
             seen.add(near[0])
             self._screen([other for other in self._neighbours(near[0]) if other not in self._logs], effort)
         effort = self._effort() or LEAST
         for at, (count, repeats) in enumerate(effort.halving):
             contenders = [config for config in self._ranking()[:count] if config != self._default]
-            self._screen(
-                contenders * repeats,
-                msgspec.structs.replace(effort, halving=effort.halving[at + 1 :], halving_trials=0),
-            )
+            rest = msgspec.structs.replace(effort, halving=effort.halving[at + 1 :], halving_trials=0)
+            if contenders and not rest.halving:  # what is left of the time is best spent on the choice
+                repeats = max(repeats, min(MOST_REPEATS, self._room(rest) // len(contenders)))
+            self._screen(contenders * repeats, rest)
         return self._decide(effort)
 
     # -- finding candidates
+
+    def _first(self) -> list[Config]:
+        """Every single option; but where settings are known to help together, these and the single options of their
+        dimensions: what else there is, is worth a look only beside them, when the best of them is known."""
+        single = list(self._neighbours(self._default))
+        if not self._space.together:
+            return single
+        theirs = {at for config in self._space.together for at, option in enumerate(config) if option}
+        return [one for one in single if any(one[at] for at in theirs)] + [*self._space.together] * KNOWN
 
     def _room(self, effort: Effort) -> int:
         """Settings that may be screened now where `effort` is for later: the default takes its turns between."""

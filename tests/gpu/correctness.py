@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.study import GPU, ROOT, Done, Study, together
+from tests.gpu.study import GPU, HERE, ROOT, Done, Study, together
 
 SHARED = {"NVRUN_CHECK": "off"}
 """For runs that use the same GPUs at the same time: what they show is no figure."""
@@ -316,22 +316,36 @@ def with_and_without(steps: list[list[float]], turns: list[tuple[float, bool]]) 
     return found
 
 
-def ladder(model: str) -> Callable[[Study], dict[str, Any]]:
-    """As many rounds of the ladder as there is time for."""
+def ladder(model: str, windows: int, steps: int) -> Callable[[Study], dict[str, Any]]:
+    """The rows of examples/ladder.py, all started at once, their windows measured in turn (turns.py)."""
 
     def climb(study: Study) -> dict[str, Any]:
         sys.path.insert(0, str(EXAMPLES))
-        table = importlib.import_module("ladder").table
-        flags = ["--windows", "3", "--steps", "6", "--warmup", "4"]
+        module = importlib.import_module("ladder")
+        flags = ["--model", model, "--windows", str(windows), "--steps", str(steps), "--warmup", "4"]
         if not GPU:
-            flags = ["--width", "8", "--depths", "1", "1", "1", "1", "--size", "32", "--batch-size", "4", "--windows"]
-            flags += ["2", "--steps", "2", "--warmup", "1"]
-        argv = [sys.executable, str(EXAMPLES / "ladder.py"), "--model", model, "--rounds", "9", "--", *flags]
-        done = study.run(f"ladder-{model}", argv)
+            flags = ["--model", model, "--width", "8", "--depths", "1", "1", "1", "1", "--size", "32"]
+            flags += ["--batch-size", "4", "--windows", "3", "--steps", "2", "--warmup", "1"]
+        folder = study.work / f"ladder-{model}"
+        folder.mkdir()
+        rows = list(module.ROWS)
+        (folder / "turn").write_text(f"0 {rows[0]}")
+
+        def run(row: str) -> Done:
+            launcher, script = module.ROWS[row]
+            turns = [str(HERE / "turns.py"), str(folder), row, ",".join(rows), str(EXAMPLES / "resnet152.py")]
+            argv = ["--nproc-per-node", "2", *launcher, *turns, *script, *flags]
+            return study.nvrun(f"ladder-{model}-{row}", *argv, env=SHARED)
+
+        ends = dict(zip(rows, together(*(lambda row=row: run(row) for row in rows)), strict=True))
         rates: dict[str, list[float]] = {}
-        for row, rate in re.findall(r"^round \d+ (\S+): ([\d.]+) images/s", done.err, re.MULTILINE):
-            rates.setdefault(row, []).append(float(rate))
-        return {"rates": rates, "table": table(rates).splitlines() if rates else []}
+        for row, done in ends.items():
+            found = re.search(r"images_per_second=([\d.]+) \(([\d.]+) to ([\d.]+) in", getattr(done, "out", ""))
+            if found:
+                rates[row] = [float(found[2]), float(found[1]), float(found[3])]  # whose median is the median
+        losses = {row: re.findall(r"loss=[\d.]+", getattr(done, "out", "")) for row, done in ends.items()}
+        table = module.table(rates).splitlines() if rows[0] in rates else []
+        return {"rates": rates, "windows": windows, "losses": losses, "table": table}
 
     return climb
 
@@ -340,7 +354,7 @@ STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
     "at once": (160, at_once),
     "profiler": (75, profiler),
     "monitor": (62, monitor),
-    "ladder resnet152": (114, ladder("resnet152")),
-    "ladder wide": (114, ladder("wide")),
+    "ladder resnet152": (120, ladder("resnet152", windows=6, steps=10)),
+    "ladder wide": (108, ladder("wide", windows=6, steps=40)),
 }
 """Step -> seconds at most, and what it does; the most valuable first."""
