@@ -10,6 +10,10 @@ from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 _TURN_BYTES = 256 << 10
 """Read of one file in one turn: the loop must not stay away for long."""
+_LAST_TURNS = 64
+"""The same at the end, when nobody waits for the loop any more: 16 MiB."""
+_LINE_BYTES = 1 << 16
+"""Of a line that has no end yet, what is kept."""
 
 _MOST_NOTED = 10000
 """Lines of all ranks of a host; NCCL writes some twenty a rank."""
@@ -31,22 +35,41 @@ class Followed:
     def look(self) -> None:
         """Hands on the new lines. A file that cannot be read is passed over: this is a courtesy."""
         for name, takers in self._files():
-            path = os.path.join(self._folder, name)
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                data = os.pread(fd, _TURN_BYTES, self._read.get(name, 0))
-            except OSError:
-                data = b""
-            finally:
-                os.close(fd)
-            self._read[name] = self._read.get(name, 0) + len(data)
-            *lines, self._rest[name] = (self._rest.get(name, b"") + data).split(b"\n")
-            for line in lines:
-                for take in takers:
-                    take(_pid(name), line)
+            self._turn(name, takers)
+
+    def end(self) -> None:
+        """Hands on all that is left, a last line without its end too."""
+        for name, takers in self._files():
+            for _ in range(_LAST_TURNS):
+                if not self._turn(name, takers):
+                    break
+            if rest := self._rest.pop(name, b""):
+                self._hand_on(name, takers, [rest])
+
+    def _turn(self, name: str, takers: List[Take]) -> bool:
+        """Whether there was something new."""
+        try:
+            fd = os.open(os.path.join(self._folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            if os.fstat(fd).st_size < self._read.get(name, 0):  # begun anew
+                self._read[name], self._rest[name] = 0, b""
+            data = os.pread(fd, _TURN_BYTES, self._read.get(name, 0))
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        self._read[name] = self._read.get(name, 0) + len(data)
+        *lines, rest = (self._rest.get(name, b"") + data).split(b"\n")
+        self._rest[name] = rest[:_LINE_BYTES]
+        self._hand_on(name, takers, lines)
+        return bool(data)
+
+    def _hand_on(self, name: str, takers: List[Take], lines: List[bytes]) -> None:
+        for line in lines:
+            for take in takers:
+                take(_pid(name), line)
 
     def _files(self) -> Iterator[Tuple[str, List[Take]]]:
         try:

@@ -477,8 +477,8 @@ class Job:
 
     def _close(self, code: int, stuck: Set[int]) -> None:
         """Everything of the job is gone: the last bytes, then the word to the launcher."""
-        if self._files and self._noted:
-            self._files.look()
+        if self._files:
+            self._files.end()
         self._gate.close()
         for stream in self._streams:
             if not stream.closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -67,7 +68,7 @@ def _register(codes: tuple[Code, ...], others: frozenset[str], *, across: bool) 
         unknown = [parameter for parameter in parameters if parameter not in SECTIONS | others]
         if unknown:
             raise TypeError(f"check {name} asks for {', '.join(unknown)}: neither a section of HostFacts nor context")
-        if not function.__doc__ or not codes:
+        if not codes or not (function.__doc__ or sys.flags.optimize > 1):  # -OO leaves no docstring
             raise TypeError(f"check {name} needs a docstring and its codes")
         if any(other.name == name for other in CHECKS):
             raise TypeError(f"two checks are named {name}")
@@ -75,7 +76,7 @@ def _register(codes: tuple[Code, ...], others: frozenset[str], *, across: bool) 
             Check(
                 name=name,
                 family=function.__module__.rpartition(".")[2],
-                summary=function.__doc__.strip().splitlines()[0],
+                summary=(function.__doc__ or name).strip().splitlines()[0],
                 codes=codes,
                 function=function,
                 parameters=parameters,

@@ -82,6 +82,9 @@ def decode(status: int) -> Ending:
         text = f"exit code {status}"
         if status == 2:
             meaning, remedy = "bad arguments, or the script's own code", "The first lines of its stderr say which"
+        elif status in (126, 127):  # POSIX, sh(1)
+            what = "could not be run" if status == 126 else "was not found"
+            meaning, remedy = f"a command {what}, or the script's own code", "The last line of its stderr names it"
         else:
             meaning, remedy = "the script raised an exception or called exit", "Its stderr has the traceback"
         return Ending("script-failed", Stage.SYMPTOM, text, meaning, remedy, 0.5)

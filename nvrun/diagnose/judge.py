@@ -40,9 +40,9 @@ def diagnose(
         _add(groups, match, {})
     if first is not None:
         match = _end_match(first, groups.values())
-        # torchrun's banner tells the same end, by a coarser clock and without the kernel's counters
-        same = {match.code, decode(first.code or 0).code}
-        groups = {k: g for k, g in groups.items() if not (g.match.code in same and g.ranks == {first.rank})}
+        # torchrun's banner tells the same ends, by a coarser clock, without the kernel's counters and of "localhost"
+        same = {(end.rank, decode(end.code or 0).code) for end in ends} | {(first.rank, match.code)}
+        groups = {k: g for k, g in groups.items() if not (g.ranks and {(r, g.match.code) for r in g.ranks} <= same)}
         _add(groups, match, {})
         if (memory := _oom_match(first)) is not None:
             _add(groups, memory, {})
