@@ -145,7 +145,8 @@ def test_stacks_as_py_spy_writes_them() -> None:
     assert stacks.stacks("thread (9);main (t.py:1) 3\nthread (8);f (t.py:2) 3\n", 8)[1][0]["frames"] == [
         ["f", "t.py", 2]
     ]
-    assert stacks.stacks("", None) == (0, [])
+    for unknown in ("", "thread (8);main@t.py@1 3\n", "thread (8); 3\n", "\x1b[2J\0"):
+        assert stacks.stacks(unknown, 8) == (0, []), "no stack is no rank that stands still"
 
 
 def test_why_py_spy_failed_is_one_line() -> None:

@@ -107,7 +107,8 @@ class _Watched:
 
 def stacks(text: str, pid: Optional[int]) -> "Tuple[int, List[Dict[str, Any]]]":
     """py-spy's raw form, a line `thread (ID): NAME;outermost (FILE:LINE);...;innermost COUNT` a stack -> samples of the
-    main thread, and of each thread the stack that was seen most; the main thread first."""
+    main thread, and of each thread the stack that was seen most; the main thread first. Nothing where that has no frame
+    that is understood: what looks alike because it cannot be read must not pass for a rank that stands still."""
     counts: Dict[Tuple[str, str], Dict[str, int]] = {}
     for line in text.splitlines():
         head, _, number = line.rpartition(" ")
@@ -124,7 +125,9 @@ def stacks(text: str, pid: Optional[int]) -> "Tuple[int, List[Dict[str, Any]]]":
         found.append((ident == str(pid) or name == "MainThread", total, {
             "name": name, "share": of_thread[most] / total, "frames": _frames(most)}))  # fmt: skip
     found.sort(key=lambda each: not each[0])
-    return (found[0][1] if found else 0), [each[2] for each in found[:MOST_THREADS]]
+    if not found or not found[0][2]["frames"]:
+        return 0, []
+    return found[0][1], [each[2] for each in found[:MOST_THREADS]]
 
 
 def _frames(stack: str) -> "List[List[Any]]":

@@ -7,7 +7,7 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 import paramiko
@@ -51,17 +51,17 @@ class ChannelLink:
         rest = memoryview(data)
         while rest:
             try:
-                sent = self._channel.send(rest)  # type: ignore[arg-type]  # any bytes-like will do
+                with _as_broken_pipe():
+                    sent = self._channel.send(rest)  # type: ignore[arg-type]  # any bytes-like will do
             except TimeoutError:  # a full window: the other side may take it later
                 continue
-            except (EOFError, paramiko.SSHException) as error:
-                raise BrokenPipeError(f"the connection is closed {error}") from None
             if sent == 0:
                 raise BrokenPipeError("the channel is closed")
             rest = rest[sent:]
 
     def close_write(self) -> None:
-        self._channel.shutdown_write()
+        with _as_broken_pipe():
+            self._channel.shutdown_write()
 
     def close(self) -> None:
         self._undo()
@@ -81,6 +81,15 @@ class ChannelLink:
         while self._channel.recv_stderr_ready():
             self._said += self._channel.recv_stderr(4096)
             del self._said[:-_KEPT]
+
+
+@contextlib.contextmanager
+def _as_broken_pipe() -> Iterator[None]:
+    """What paramiko raises where the connection ends meanwhile, as any other link says it."""
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise BrokenPipeError(f"the connection is closed {error}") from None
 
 
 class Jumps:

@@ -102,7 +102,7 @@ def late(name: str, stage: Stage, seconds: float, said: str, start: Start) -> Un
             "an interpreter on a dead file system, a full process table, or an MTU black hole on the way there",
         ),
     }[stage if stage != "shell" else "python"]
-    return Unreachable(f"{name}: {cause} in {seconds:g} s{_tail(said)}", code=code, hint=hint)
+    return Unreachable(f"{name}: {cause} in {seconds:.3g} s{_tail(said)}", code=code, hint=hint)
 
 
 def _in_failed(name: str, why: str, said: str, start: Start) -> Unreachable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,9 @@ def test_the_banner_s_word_about_the_first_rank_is_not_told_twice() -> None:
     findings = diagnose([Source("torchrun", banner(1))], ends=(end(2, 1, at=1.0),))
     assert codes(findings) == ["script-failed"]
     assert "was the first to end" in findings[0].message
+    findings = diagnose([Source("torchrun", banner(1))], ends=(end(3, 1, at=1.0), end(2, 1, at=1.1)))
+    assert [finding.subject for finding in findings] == ["rank 3"], "nvrun saw the other end too, and by a finer clock"
+    assert "was the first to end" in findings[0].message
 
 
 def test_first_failure_is_by_time_and_not_by_our_own_hand() -> None:
@@ -137,6 +141,8 @@ def test_first_failure_is_by_time_and_not_by_our_own_hand() -> None:
     )
     assert first_failure([end(2, 1), end(3, 7, 3.0)]) == end(2, 1)
     assert first_failure([end(0, 0)]) is None
+    restarted = [msgspec.structs.replace(end(1, 9, 1.0), attempt=0), msgspec.structs.replace(end(2, 9, 5.0), attempt=1)]
+    assert first_failure(restarted) == restarted[1], "what torchrun restarted is not what the job failed of"
 
 
 def test_clocks_are_corrected() -> None:

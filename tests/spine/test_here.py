@@ -121,3 +121,16 @@ def test_ctrl_c_where_there_is_no_job_says_nothing(tmp_path: Path) -> None:
         _, said = command.communicate(timeout=20)
     assert command.returncode == 130, said
     assert said == ""
+
+
+def test_how_torchrun_itself_ends_is_not_how_the_job_ends(tmp_path: Path) -> None:
+    """A sitecustomize without streams and with a function that fails at the end; and -OO, which leaves no docstring."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, sys\n"
+        "if any('torch.distributed.run' in word for word in sys.orig_argv):\n"
+        "    atexit.register(lambda: 1 / 0)\n"
+        "    sys.stdout = sys.stderr = None\n"
+    )
+    path = f"{tmp_path}{os.pathsep}{REPOSITORY}"
+    done = nvrun(tmp_path, "--check", "off", "--no-python", "--", "true", PYTHONPATH=path, PYTHONOPTIMIZE="2")
+    assert done.returncode == 0, done.stderr
