@@ -10,8 +10,7 @@ import json
 from collections.abc import Generator, Mapping
 from typing import Annotated, Any, Literal
 
-from nvrun.hooks import Completed, Frozen, HookFailed, Option
-from nvrun.hooks.around import Job
+from nvrun.hooks import Completed, Frozen, HookFailed, Job, Option
 from nvrun.options import choice
 
 # Runs in the job's own interpreter on each host: which=mine|leftover, look|end. Prints one JSON document.

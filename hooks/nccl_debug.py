@@ -13,8 +13,7 @@ from typing import Annotated, Literal
 
 from nvrun.environment import conf_variables
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, Echoed, EnvVar, Frozen, Option, log_folder
-from nvrun.hooks.around import Job
+from nvrun.hooks import Contribution, Echoed, EnvVar, Frozen, Job, Option, log_folder
 from nvrun.model import RunResult
 from nvrun.nccl import parse
 from nvrun.options import choice

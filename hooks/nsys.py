@@ -13,8 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, Frozen, HookFailed, LastCommand, Option, chosen, inside, log_folder
-from nvrun.hooks.around import Job
+from nvrun.hooks import Contribution, Frozen, HookFailed, Job, LastCommand, Option, chosen, inside, log_folder
 from nvrun.options import choice, ranks, text
 from nvrun.plan import HostPlan, Plan
 from nvrun.rundir import file_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from nvrun.checks.grown import growth
-from nvrun.hooks.around import Job
+from nvrun.hooks import Job
 
 
 def around(job: Job, options: object) -> Generator[None, None, None]:

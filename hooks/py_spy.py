@@ -11,8 +11,7 @@ from collections.abc import Generator, Mapping
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, Frozen, LastCommand, Option, chosen
-from nvrun.hooks.around import Job
+from nvrun.hooks import Contribution, Frozen, Job, LastCommand, Option, chosen
 from nvrun.options import ranks, seconds, switch
 from nvrun.plan import HostPlan, Plan
 

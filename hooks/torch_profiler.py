@@ -13,8 +13,7 @@ from collections.abc import Generator, Mapping
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, Frozen, HookFailed, Option, chosen, inside, log_folder
-from nvrun.hooks.around import Job
+from nvrun.hooks import Contribution, Frozen, HookFailed, Job, Option, chosen, inside, log_folder
 from nvrun.options import ranks, switch, whole
 from nvrun.plan import HostPlan, Plan
 

@@ -60,7 +60,7 @@ def measure(crew: Crew, places: Mapping[int, Place], clock: Clock, *, deep: bool
 
 def connected(crew: Crew, places: Mapping[int, Place], clock: Clock) -> Measured:
     """Connections and pushed bytes alone, after the end of a job."""
-    conversation = _Conversation(crew, places, clock, after_the_end=True)
+    conversation = _Conversation(crew, places, clock)
     try:
         conversation.listen()
         conversation.connect()
@@ -70,9 +70,8 @@ def connected(crew: Crew, places: Mapping[int, Place], clock: Clock) -> Measured
 
 
 class _Conversation:
-    def __init__(self, crew: Crew, places: Mapping[int, Place], clock: Clock, *, after_the_end: bool = False) -> None:
+    def __init__(self, crew: Crew, places: Mapping[int, Place], clock: Clock) -> None:
         self._crew, self._places, self._clock = crew, dict(places), clock
-        self._after_the_end = after_the_end
         self._secret = secrets.token_hex(16)
         self._up: dict[int, Body] = {}
         self._tried: dict[Pair, Tried] = {}
@@ -223,8 +222,8 @@ class _Conversation:
             host: {"t": kind, "test": test, "request": request, "deadline": deadline, "answer": test}
             for host, request in requests.items()
         }
-        if self._after_the_end:  # whoever does not answer is not what ended it
-            return self._crew.answers(bodies, test, deadline + _MARGIN, after_the_end=True)
+        if self._crew.ending:  # whoever does not answer is not what ended it
+            return self._crew.answers(bodies, test, deadline + _MARGIN)
         return {host: body for host, (body, _) in self._crew.ask(bodies, test, deadline + _MARGIN).items()}
 
     def _talking(self) -> set[Pair]:

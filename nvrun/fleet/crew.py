@@ -144,7 +144,7 @@ class Crew:
         while waiting := set(bodies) - set(answers) - self.mute:
             answers |= self.heard(waiting, "facts", 0.2)
             now = time.monotonic()
-            self.mute |= {host for host in waiting if now - self._session.heard.get(host, now) > MUTE_AFTER}
+            self.mute |= {host for host in waiting if self.silent_for(host) > MUTE_AFTER}
             self.mute |= waiting - set(answers) if now > deadline else set()
         silent = {"result": None, "trouble": f"nothing is heard from it for {MUTE_AFTER:g} s"}
         return {host: self._facts(host, answers.get(host, silent)) for host in bodies}
@@ -185,18 +185,18 @@ class Crew:
                 raise Ended
         return {host: body for host in hosts if (body := self.take(host, answer)) is not None}
 
-    def answers(
-        self, bodies: Mapping[int, Body], answer: str, timeout: float, *, after_the_end: bool = False
-    ) -> dict[int, Body]:
+    def answers(self, bodies: Mapping[int, Body], answer: str, timeout: float) -> dict[int, Body]:
         """Sends each host its message; the answers of those that give one within `timeout` seconds, whoever is lost
-        meanwhile. Ended where it all ends, unless it is asked `after_the_end`."""
+        meanwhile. Ended where it all ends meanwhile; after the end hosts can be asked too."""
+        over = self.ending is not None
         waiting = bodies.keys() - self.gone
         for host in waiting:
+            self.take(host, answer)  # one that came too late for whoever asked before
             self.send(dict(bodies[host]), to=[host])
         found: dict[int, Body] = {}
         deadline = time.monotonic() + timeout
         while waiting and time.monotonic() < deadline:
-            if self.ending and not after_the_end:
+            if self.ending and not over:
                 raise Ended
             self.pump(deadline)
             found |= {host: body for host in waiting if (body := self.take(host, answer)) is not None}
@@ -204,9 +204,9 @@ class Crew:
         return found
 
     def facts_again(self, requests: Mapping[int, Body], seconds: float) -> dict[int, HostFacts]:
-        """What hosts are like after the job's end, of those that answer in time."""
+        """What hosts are like by now, of those that answer in time."""
         bodies = {host: {"t": "facts", "request": request, "deadline": seconds} for host, request in requests.items()}
-        answers = self.answers(bodies, "facts", seconds + 5.0, after_the_end=True)
+        answers = self.answers(bodies, "facts", seconds + 5.0)
         return {host: self._facts(host, body) for host, body in answers.items()}
 
     def silent_for(self, host: int) -> float:

@@ -16,21 +16,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
-
-from nvrun import facts as facts_module
-from nvrun.facts import HostFacts
+from nvrun.facts import SECTIONS, HostFacts
 from nvrun.fleet.crew import FACTS_SECONDS, Crew, Ended
 from nvrun.hooks.model import Completed, Hook, HookFailed
+from nvrun.job import Job
 from nvrun.meanings import means
 from nvrun.model import Finding, RunResult, Severity
 from nvrun.plan import HostPlan, Plan, as_mapping
 from nvrun.prepare import facts_requests
-
-if TYPE_CHECKING:
-    from nvrun.job import Job as Asked
 
 FAILED = means(
     "hook-failed",
@@ -55,26 +50,22 @@ _ANSWER_SECONDS = 5.0
 _Begun = Generator[None, None, None]
 
 
-class Job:
-    """The job as a hook sees it."""
+class Hooked:
+    """A job with its hooks: to them a `hooks.model.Job`, whose words say what each method does."""
 
-    def __init__(self, crew: Crew, asked: Asked, say: Callable[[str], None]) -> None:
+    def __init__(self, crew: Crew, job: Job, say: Callable[[str], None]) -> None:
         self.findings: list[Finding] = []
         self.facts: Mapping[int, HostFacts] = {}
-        """Node -> what its host was like before the launch; empty in a before-part."""
         self.result: RunResult | None = None
-        """How it ended; None in a before-part, and where it never got to an end."""
         self._plan: Plan | None = None
-        self._crew, self._asked, self._say = crew, asked, say
+        self._crew, self._job, self._say = crew, job, say
         self._begun: list[tuple[Hook, _Begun]] = []
         self._commands = 0
-        self._unwinding = False
 
     # -- what hooks use -----------------------------------------------------------------------------------------------
 
     @property
     def plan(self) -> Plan:
-        """In a before-part without bindings and variables, which come with the facts."""
         assert self._plan is not None
         return self._plan
 
@@ -92,13 +83,6 @@ class Job:
         program: bytes | None = None,
         timeout: float = 30.0,
     ) -> dict[str, Completed]:
-        """Host -> how the command ended there; all hosts at once, in the job's directory and environment.
-
-        It is told NVRUN_RUN_ID, NVRUN_HOST, NVRUN_NODE_RANK, NVRUN_NODE_COUNT, NVRUN_RANKS (on that host),
-        NVRUN_FOLDER (the host's log folder), NVRUN_PYTHON (the job's interpreter), and in an after-part
-        NVRUN_EXIT_CODE and NVRUN_ENDED_BY. `program` takes argv[0]'s place: it travels along, into a folder of its
-        own. Nothing is raised for a command that fails; `timeout` is in seconds.
-        """
         self._commands += 1
         answer = f"ran {self._commands}"
         bodies = {}
@@ -109,28 +93,20 @@ class Job:
                            "defaults": as_mapping(host.defaults),
                            "program": base64.b64encode(program).decode() if program is not None else None}  # fmt: skip
                 bodies[host.node] = {"t": "run", "answer": answer, "run": self.plan.id, "request": request}
-        answers = self._crew.answers(bodies, answer, timeout + _ANSWER_SECONDS, after_the_end=self._unwinding)
+        answers = self._crew.answers(bodies, answer, timeout + _ANSWER_SECONDS)
         return {self._name(node): _completed(self._name(node), answers.get(node)) for node in bodies}
 
     def look(self) -> dict[int, HostFacts]:
-        """Node -> facts read anew, of the hosts that answer with any."""
-        requests = facts_requests(self._asked, self.plan)
-        bodies = {node: {"t": "facts", "request": each, "deadline": FACTS_SECONDS} for node, each in requests.items()}
-        found = {}
-        answers = self._crew.answers(bodies, "facts", FACTS_SECONDS + _ANSWER_SECONDS, after_the_end=self._unwinding)
-        for node, body in answers.items():
-            try:
-                found[node] = facts_module.decode(body["result"])
-            except msgspec.ValidationError:  # or the reason why there is no result
+        found = self._crew.facts_again(facts_requests(self._job, self.plan), FACTS_SECONDS)
+        for node, facts in found.items():
+            if facts.missing.keys() >= set(SECTIONS):
                 self.warn(f"facts of {self._name(node)} could not be read", host=self._name(node))
         return found
 
     def say(self, line: str) -> None:
-        """A line on the console."""
         self._say(f"nvrun: {line}")
 
     def warn(self, message: str, *, host: str | None = None, code: str = WARNED) -> None:
-        """A finding that changes nothing of how the job ended."""
         self.find(Finding(code=code, severity=Severity.WARNING, message=message, host=host))
 
     def find(self, finding: Finding) -> None:
@@ -158,7 +134,6 @@ class Job:
 
     def after(self) -> None:
         """Runs the after-parts of what had begun, the last first. Nothing that one does stops another."""
-        self._unwinding = True
         while self._begun:
             hook, part = self._begun.pop()
             try:
@@ -201,10 +176,10 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def around(crew: Crew, asked: Asked, say: Callable[[str], None]) -> Iterator[Job]:
+def around(crew: Crew, job: Job, say: Callable[[str], None]) -> Iterator[Hooked]:
     """The job for its hooks; at the end, however it came, the after-parts have run."""
-    job = Job(crew, asked, say)
+    hooked = Hooked(crew, job, say)
     try:
-        yield job
+        yield hooked
     finally:
-        job.after()
+        hooked.after()

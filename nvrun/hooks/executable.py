@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nvrun.errors import UsageError
-from nvrun.hooks.model import Completed, HookFailed
+from nvrun.hooks.model import Completed, HookFailed, Job
 from nvrun.options import seconds
-
-if TYPE_CHECKING:
-    from nvrun.hooks.around import Job
 
 TIMEOUT = 30.0
 """Seconds that each of the two calls may take on a host; `timeout=` is the one option nvrun itself reads."""

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from nvrun import shipped
-from nvrun.hooks.model import HookFailed, log_folder
+from nvrun.hooks.model import HookFailed, Job, log_folder
 from nvrun.plan import HostPlan, Plan
-
-if TYPE_CHECKING:
-    from nvrun.hooks.around import Job
 
 # The rank's own PYTHONPATH, whoever set it, with one folder more; sh becomes the program, so the pid stays.
 _ENTER = 'PYTHONPATH="$0${PYTHONPATH:+:$PYTHONPATH}"; export PYTHONPATH; exec "$@"'

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from nvrun.errors import NvrunError
 from nvrun.facts import HostFacts
-from nvrun.model import EnvVar, Finding, Frozen
+from nvrun.model import EnvVar, Finding, Frozen, RunResult
 from nvrun.plan import Echoed, HostPlan, LastCommand, Plan
-
-if TYPE_CHECKING:
-    from nvrun.hooks.around import Job
 
 
 class HookFailed(NvrunError):
@@ -83,6 +80,51 @@ class Completed(Frozen, frozen=True, kw_only=True):
         said = (self.stderr.strip() or self.stdout.strip()).splitlines()[-1:]
         how = self.trouble or f"exit code {self.code}"
         return f"{how}: {said[0][:200]}" if said else how
+
+
+class Job(Protocol):
+    """The job as a hook sees it."""
+
+    findings: list[Finding]
+    """What hooks have found so far."""
+    facts: Mapping[int, HostFacts]
+    """Node -> what its host was like before the launch; empty in a before-part."""
+    result: RunResult | None
+    """How it ended; None in a before-part, and where it never got to an end."""
+
+    @property
+    def plan(self) -> Plan:
+        """In a before-part without bindings and variables, which come with the facts."""
+
+    def on_hosts(
+        self,
+        argv: Sequence[str],
+        *,
+        hosts: Collection[str] | None = None,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        program: bytes | None = None,
+        timeout: float = 30.0,
+    ) -> dict[str, Completed]:
+        """Host -> how the command ended there; all hosts at once, in the job's directory and environment.
+
+        It is told NVRUN_RUN_ID, NVRUN_HOST, NVRUN_NODE_RANK, NVRUN_NODE_COUNT, NVRUN_RANKS (on that host),
+        NVRUN_FOLDER (the host's log folder), NVRUN_PYTHON (the job's interpreter), and in an after-part
+        NVRUN_EXIT_CODE and NVRUN_ENDED_BY. `program` takes argv[0]'s place: it travels along, into a folder of its
+        own. Nothing is raised for a command that fails; `timeout` is in seconds.
+        """
+
+    def look(self) -> dict[int, HostFacts]:
+        """Node -> facts read anew, of the hosts that answer."""
+
+    def say(self, line: str) -> None:
+        """A line on the console."""
+
+    def warn(self, message: str, *, host: str | None = None) -> None:
+        """A finding that changes nothing of how the job ended."""
+
+    def find(self, finding: Finding) -> None:
+        """A finding for the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
