@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nvrun.checks import gpu_health
-from nvrun.checks.code import ERROR, declare
 from nvrun.checks.compare import groups_of, listed
 from nvrun.checks.gpu import label
+from nvrun.checks.grown import changed
 from nvrun.checks.job import Job, complete
 from nvrun.checks.run import run
 from nvrun.diagnose.rule import Stage
@@ -20,28 +20,8 @@ from nvrun.diagnose.xid import SERIOUS, XIDS, read_xid
 from nvrun.facts import Gpu, HostFacts
 from nvrun.model import Finding, RankEnd, Severity, worst_first
 
-GONE = declare(
-    "gpu-gone",
-    ERROR,
-    "a GPU of the job is no longer there",
-    read="NVML's list after the job's end, against that before the launch",
-    why="it fell off the bus, or its driver gave it up: the job cannot go on with it",
-    remedy="dmesg -T | grep -iE 'xid|nvrm' there; reboot the host, have the GPU replaced if it comes back",
-    source="https://docs.nvidia.com/deploy/xid-errors/: Xid 79",
-    real=False,
-)
-INTERFACE = declare(
-    "interface-went-down",
-    ERROR,
-    "the interface of the job's sockets lost its link",
-    read="rtnetlink after the job's end, against that before the launch",
-    why="the other hosts cannot reach this one on it",
-    remedy="ip -s link; cable, transceiver and switch port",
-    source="rtnetlink(7): IFF_RUNNING",
-)
-
 HOST_FAILED: Mapping[str, str] = {
-    "gpu-gone": "Xid 79, or a driver that gave it up",
+    "gpu-lost": "Xid 79, or a driver that gave it up; also in a rank's own words",
     "gpu-off-bus": "the same, where NVML's list was short before",
     "gpu-driver-fails": "every CUDA call fails or hangs",
     "gpu-xid": "of a class that asks for service, a reboot or a reset, or of NVLink; nvrun/diagnose/xid.py",
@@ -52,9 +32,8 @@ HOST_FAILED: Mapping[str, str] = {
     "fabric-not-ready": "CUDA error 802",
     "fabric-unhealthy": "routes of the NVSwitches fail",
     "rdma-port-down": "`port error`, or a queue pair that ends with error 12",
-    "interface-went-down": "sockets time out",
+    "interface-down": "sockets time out",
     "gpu-ecc": "a rank's own words: CUDA's uncorrectable ECC error",
-    "gpu-lost": "a rank's own words: the driver lost the GPU",
     "nvlink-error": "a rank's own words: CUDA's uncorrectable NVLink error",
 }
 """Codes by which a host is bad, and why; of warnings and notes only `gpu-xid`, since a driver that asks for no recovery
@@ -96,12 +75,12 @@ def _changed(before: HostFacts, after: HostFacts, job: Job) -> Iterator[Finding]
     if after.gpus is not None:
         there = {gpu.uuid for gpu in after.gpus}
         if lost := [label(gpu) for gpu in planned if gpu.uuid not in there]:
-            yield GONE.found(f"{listed(lost)} of the job no longer there", host=host, subject=listed(lost))
+            yield changed("gpu-lost", host, f"{listed(lost)} of the job", "present", "gone")
     yield from _xids(before, after, planned)
     if before.network and after.network and (interface := job.interface_of(host, before.network)) and interface.up:
         now = job.interface_of(host, after.network)
         if now is None or not now.up:
-            yield INTERFACE.found(f"{interface.name} lost its link", host=host, subject=interface.name)
+            yield changed("interface-down", host, interface.name, "up", "gone" if now is None else "down")
 
 
 def _xids(before: HostFacts, after: HostFacts, planned: Iterable[Gpu]) -> Iterator[Finding]:

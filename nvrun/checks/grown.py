@@ -5,7 +5,8 @@ Counters that a host does not show are not judged. A counter that became smaller
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from nvrun.facts import Filesystem, Gpu, HostFacts, Interface, RdmaPort
 from nvrun.meanings import means
@@ -30,220 +31,160 @@ PORT_ERRORS = {
 on a healthy network as well, and are left out."""
 
 
-for _code, _summary, _remedy in (
-    ("gpu-lost", "a GPU that was there before the job is gone", "dmesg for Xid 79; reset or power-cycle the host"),
-    (
-        "ecc-uncorrected-grew",
-        "a GPU's memory had an error that could not be corrected",
-        "nvidia-smi -q -d ECC; reset it",
-    ),
-    (
-        "nvlink-errors-grew",
-        "an NVLink had errors meanwhile",
-        "nvidia-smi nvlink -e; have the GPU or its board looked at",
-    ),
-    ("nvlink-down", "an NVLink is down that was up", "nvidia-smi nvlink --status; reset the GPU"),
-    ("port-errors-grew", "an RDMA port had errors meanwhile", "cable, optics or switch port"),
-    ("port-down", "an RDMA port is down that was up", "cable, optics or switch port; ibstat"),
-    ("interface-errors-grew", "a network interface had errors meanwhile", "ethtool -S NAME"),
-    ("interface-flapped", "a network interface lost its link meanwhile", "ethtool NAME; cable or switch port"),
-    (
-        "gpus-unreadable",
-        "the GPU driver answered before the job, and does not any more",
-        "dmesg -T | grep -iE 'xid|nvrm' on that host; reset the GPU or reboot the host",
-    ),
-    ("interface-down", "a network interface is down that was up", "ip link show NAME; cable or switch port"),
-    ("address-gone", "an address of the host is gone", "ip address show; DHCP or a network manager took it away"),
-    ("disk-filled", "a file system filled up meanwhile", "df -h PATH; move logs, caches or checkpoints"),
-    ("filesystem-lost", "a file system does not answer any more, or is read-only now", "mount; dmesg on that host"),
-):
+class _Kind(NamedTuple):
+    """A kind of change."""
+
+    severity: Severity
+    summary: str
+    remedy: str
+    """NAME stands for the first word of the subject."""
+
+
+_ERROR, _WARNING = Severity.ERROR, Severity.WARNING
+_KINDS: Mapping[str, _Kind] = {
+    "gpu-lost": _Kind(_ERROR, "a GPU that was there before the job is gone",
+                      "dmesg -T | grep -iE 'xid|nvrm' there (Xid 79); the host needs a reset or a reboot"),
+    "gpus-unreadable": _Kind(_ERROR, "the GPU driver answered before the job, and does not any more",
+                             "dmesg -T | grep -iE 'xid|nvrm' on that host; reset the GPU or reboot the host"),
+    "ecc-uncorrected-grew": _Kind(_ERROR, "a GPU's memory had an error that could not be corrected",
+                                  "results of this job may be wrong; nvidia-smi -q -d ECC,ROW_REMAPPER, then reset "
+                                  "the GPU"),
+    "nvlink-errors-grew": _Kind(_WARNING, "an NVLink had errors meanwhile",
+                                "nvidia-smi nvlink -e; growing: reseat or replace, run dcgmi diag"),
+    "port-errors-grew": _Kind(_WARNING, "an RDMA port had errors meanwhile", "cable, optics or switch port"),
+    "port-down": _Kind(_ERROR, "an RDMA port is down that was up", "cable, optics or switch port; ibstat"),
+    "interface-errors-grew": _Kind(_WARNING, "a network interface had errors meanwhile", "ethtool -S NAME"),
+    "interface-flapped": _Kind(_WARNING, "a network interface lost its link meanwhile",
+                               "ethtool NAME; cable or switch port"),
+    "interface-down": _Kind(_ERROR, "a network interface is down that was up",
+                            "ip link show NAME; cable, transceiver or switch port"),
+    "address-gone": _Kind(_ERROR, "an address of the host is gone",
+                          "ip address show; DHCP or a network manager took it away"),
+    "disk-filled": _Kind(_ERROR, "a file system filled up meanwhile",
+                         "df -h NAME; move logs, caches or checkpoints"),
+    "filesystem-lost": _Kind(_ERROR, "a file system does not answer any more, or is read-only now",
+                             "mount, and dmesg on that host: the kernel makes it read-only after errors"),
+}  # fmt: skip
+
+for _code, _kind in _KINDS.items():
     means(
         _code,
-        _summary,
-        read="counters of the host before and after the job",
+        _kind.summary,
+        read="what the host showed before the job and after it",
         why="it slowed the job down or ended it, and may end the next one",
-        remedy=_remedy,
+        remedy=_kind.remedy,
         source="facts of the host, read before and after the job",
     )
 
 
 def growth(before: HostFacts, after: HostFacts) -> Iterator[Finding]:
-    """What grew on one host between two readings of it."""
+    """What changed for the worse on one host between two readings of it."""
+    host = after.host
     old = {gpu.uuid: gpu for gpu in before.gpus or ()}
-    new = {gpu.uuid: gpu for gpu in after.gpus or ()} if after.gpus is not None else None
-    if old and new is None and after.network is not None:  # the host answers, its driver does not
-        remedy = "dmesg -T | grep -iE 'xid|nvrm' on that host; reset the GPU or reboot the host"
-        reason = after.missing.get("gpus", "not read")
-        yield _finding("gpus-unreadable", Severity.ERROR, after.host, "GPUs", "readable", reason, remedy)
-    for uuid, gpu in old.items():
-        if new is not None and uuid not in new:
-            yield _finding(
-                "gpu-lost",
-                Severity.ERROR,
-                after.host,
-                f"GPU {gpu.index}",
-                "present",
-                "gone",
-                "it was there before the job: see dmesg for Xid 79; the host needs a reset or a reboot",
-            )
-        elif new is not None:
-            yield from _of_gpu(after.host, gpu, new[uuid])
-    seen = {(xid.code, xid.pci, xid.at, xid.text) for xid in before.xids or ()}
-    if before.xids is not None:
-        for xid in after.xids or ():
-            if (xid.code, xid.pci, xid.at, xid.text) not in seen:
-                yield _finding(
-                    f"xid-{xid.code}",
-                    Severity.ERROR,
-                    after.host,
-                    f"GPU at {xid.pci or 'unknown'}",
-                    "none",
-                    f"Xid {xid.code}",
-                    f"nvrun explain xid-{xid.code}; dmesg has the lines around it",
-                    (xid.text,),
-                )
+    if after.gpus is not None:
+        new = {gpu.uuid: gpu for gpu in after.gpus}
+        for uuid, gpu in old.items():
+            if uuid in new:
+                yield from _of_gpu(host, gpu, new[uuid])
+            else:
+                yield changed("gpu-lost", host, f"GPU {gpu.index}", "present", "gone")
+    elif old and after.network is not None:  # the host answers, its driver does not
+        yield changed("gpus-unreadable", host, "GPUs", "readable", after.missing.get("gpus", "not read"))
+    known = {(xid.code, xid.pci, xid.at, xid.text) for xid in before.xids or ()}
+    for xid in after.xids or () if before.xids is not None else ():
+        if (xid.code, xid.pci, xid.at, xid.text) not in known:
+            remedy = f"nvrun explain xid-{xid.code}; dmesg has the lines around it"
+            subject = f"GPU at {xid.pci or 'unknown'}"
+            yield changed(f"xid-{xid.code}", host, subject, "none", f"Xid {xid.code}", remedy, (xid.text,))
     ports = {(port.device, port.port): port for port in before.rdma or ()}
     for port in after.rdma or ():
         if (port.device, port.port) in ports:
-            yield from _of_port(after.host, ports[port.device, port.port], port)
+            yield from _of_port(host, ports[port.device, port.port], port)
     interfaces = {each.name: each for each in before.network.interfaces} if before.network else {}
     for each in after.network.interfaces if after.network else ():
         if each.name in interfaces:
-            yield from _of_interface(after.host, interfaces[each.name], each)
+            yield from _of_interface(host, interfaces[each.name], each)
     systems = {each.path: each for each in before.filesystems or ()}
     for system in after.filesystems or ():
         if system.path in systems:
-            yield from _of_filesystem(after.host, systems[system.path], system)
+            yield from _of_filesystem(host, systems[system.path], system)
 
 
 def _of_gpu(host: str, before: Gpu, after: Gpu) -> Iterator[Finding]:
     subject = f"GPU {after.index}"
-    yield from _grown(
-        host,
-        "ecc-uncorrected-grew",
-        Severity.ERROR,
-        f"{subject} uncorrected ECC errors",
-        before.ecc_uncorrected_volatile,
-        after.ecc_uncorrected_volatile,
-        "results of this job may be wrong; nvidia-smi -q -d ECC,ROW_REMAPPER, then reset the GPU",
-    )
+    ecc = before.ecc_uncorrected_volatile, after.ecc_uncorrected_volatile
+    yield from _grown("ecc-uncorrected-grew", host, f"{subject} uncorrected ECC errors", *ecc)
     links = {link.link: link for link in before.nvlinks}
     for link in after.nvlinks:
         old = links.get(link.link)
         if old is None:
             continue
+        of_link = f"{subject} NVLink {link.link}"
         for name in ("crc_errors", "replay_errors", "recovery_errors"):
-            yield from _grown(
-                host,
-                "nvlink-errors-grew",
-                Severity.WARNING,
-                f"{subject} NVLink {link.link} {name.replace('_', ' ')}",
-                getattr(old, name),
-                getattr(link, name),
-                "nvidia-smi nvlink -e; growing: reseat or replace, run dcgmi diag",
-            )
-        if old.active and not link.active:
-            yield _finding(
-                "nvlink-down",
-                Severity.ERROR,
-                host,
-                f"{subject} NVLink {link.link}",
-                "active",
-                "down",
-                "nvidia-smi nvlink -s; dmesg for Xid 74",
-            )
+            counts = getattr(old, name), getattr(link, name)
+            yield from _grown("nvlink-errors-grew", host, f"{of_link} {name.replace('_', ' ')}", *counts)
+        if old.active and not link.active:  # the preflight's own code
+            yield changed("nvlink-down", host, of_link, "active", "down", "nvidia-smi nvlink -s; dmesg for Xid 74")
 
 
 def _of_port(host: str, before: RdmaPort, after: RdmaPort) -> Iterator[Finding]:
     port = f"{after.device} port {after.port}"
     for name, meaning in PORT_ERRORS.items():
-        yield from _grown(
-            host,
-            "port-errors-grew",
-            Severity.WARNING,
-            f"{port} {name}",
-            before.counters.get(name),
-            after.counters.get(name),
-            f"{meaning}: cable, optics or switch port",
-        )
+        counts = before.counters.get(name), after.counters.get(name)
+        remedy = f"{meaning}: {_KINDS['port-errors-grew'].remedy}"
+        yield from _grown("port-errors-grew", host, f"{port} {name}", *counts, remedy)
     if before.state == "ACTIVE" != after.state:
-        yield _finding(
-            "port-down", Severity.ERROR, host, port, before.state, after.state, "cable, optics or switch port; ibstat"
-        )
+        yield changed("port-down", host, port, before.state, after.state)
 
 
 def _of_interface(host: str, before: Interface, after: Interface) -> Iterator[Finding]:
     if after.kind == "loopback":
         return
     for name in ("rx_errors", "tx_errors"):
-        yield from _grown(
-            host,
-            "interface-errors-grew",
-            Severity.WARNING,
-            f"{after.name} {name}",
-            before.errors.get(name),
-            after.errors.get(name),
-            f"ethtool -S {after.name}",
-        )
-    yield from _grown(
-        host,
-        "interface-flapped",
-        Severity.WARNING,
-        f"{after.name} carrier changes",
-        before.carrier_changes,
-        after.carrier_changes,
-        f"the link went down meanwhile: ethtool {after.name}",
-    )
-
+        counts = before.errors.get(name), after.errors.get(name)
+        yield from _grown("interface-errors-grew", host, f"{after.name} {name}", *counts)
+    changes = before.carrier_changes, after.carrier_changes
+    yield from _grown("interface-flapped", host, f"{after.name} carrier changes", *changes)
     if before.up and not after.up:
-        yield _finding("interface-down", Severity.ERROR, host, after.name, "up", "down", f"ip link show {after.name}")
+        yield changed("interface-down", host, after.name, "up", "down")
     for gone in {each.address for each in before.addresses} - {each.address for each in after.addresses}:
-        yield _finding(
-            "address-gone", Severity.ERROR, host, f"{after.name} {gone}", "present", "gone", "ip address show"
-        )
+        yield changed("address-gone", host, f"{after.name} {gone}", "present", "gone")
 
 
 def _of_filesystem(host: str, before: Filesystem, after: Filesystem) -> Iterator[Finding]:
     if after.error and not before.error:
-        remedy = "mount and dmesg on that host"
-        yield _finding("filesystem-lost", Severity.ERROR, host, after.path, "usable", after.error, remedy)
+        yield changed("filesystem-lost", host, after.path, "usable", after.error)
     elif after.readonly and not before.readonly:
-        remedy = "dmesg on that host: the kernel does so after errors"
-        yield _finding("filesystem-lost", Severity.ERROR, host, after.path, "writable", "read-only", remedy)
+        yield changed("filesystem-lost", host, after.path, "writable", "read-only")
     elif (
         before.free_bytes is not None
         and after.free_bytes is not None
         and after.free_bytes < FULL_BYTES <= before.free_bytes
     ):
         room = f"{before.free_bytes >> 20} MiB free", f"{after.free_bytes >> 20} MiB free"
-        yield _finding("disk-filled", Severity.ERROR, host, after.path, *room, f"df -h {after.path}")
+        yield changed("disk-filled", host, after.path, *room)
 
 
 def _grown(
-    host: str, code: str, severity: Severity, subject: str, before: int | None, after: int | None, remedy: str
+    code: str, host: str, subject: str, before: int | None, after: int | None, remedy: str = ""
 ) -> Iterator[Finding]:
     if before is not None and after is not None and after > before:
-        yield _finding(code, severity, host, subject, str(before), str(after), remedy)
+        yield changed(code, host, subject, str(before), str(after), remedy)
 
 
-def _finding(
-    code: str,
-    severity: Severity,
-    host: str,
-    subject: str,
-    before: str,
-    after: str,
-    remedy: str,
-    evidence: tuple[str, ...] = (),
+def changed(
+    code: str, host: str, subject: str, before: str, after: str, remedy: str = "", evidence: tuple[str, ...] = ()
 ) -> Finding:
+    """One change, with the severity and, where none is given, the remedy of its kind; of no kind of these: an error."""
+    kind = _KINDS.get(code)
     return Finding(
         code=code,
-        severity=severity,
+        severity=kind.severity if kind else Severity.ERROR,
         host=host,
         subject=subject,
         message=f"{host}: {subject}: {before} before the job, {after} after it",
         observed=after,
         expected=before,
-        remedy=remedy,
+        remedy=remedy or (kind.remedy.replace("NAME", subject.split()[0]) if kind else ""),
         evidence=evidence,
     )

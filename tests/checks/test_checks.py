@@ -22,10 +22,7 @@ from tests.checks.fleets import DATA, codes, fleet, judge, machine, with_
 
 CASES = [*FIRST_CASES, *HARDWARE_CASES]
 KINDS = sorted(path.stem for path in DATA.glob("*.json"))
-SEPARATE = {
-    *("check-crashed", "numactl-fails", *checks.unreachable.UNREACHABLE),
-    *(checks.failed.GONE.code, checks.failed.INTERFACE.code),
-}
+SEPARATE = {"check-crashed", "numactl-fails", *checks.unreachable.UNREACHABLE}
 """Codes that no check yields from one reading of facts."""
 
 

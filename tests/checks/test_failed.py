@@ -8,6 +8,7 @@ from nvrun.checks import CODES, Job
 from nvrun.checks.failed import HOST_FAILED, failed
 from nvrun.diagnose.scan import RULES
 from nvrun.facts import HostFacts, Xid
+from nvrun.meanings import MEANINGS
 from nvrun.model import RankEnd
 from tests.checks.fleets import Change, fleet, gpu, judge, port, section, with_
 
@@ -56,9 +57,9 @@ def interface_down(known: HostFacts) -> HostFacts:
     ("change", "code"),
     [
         (lambda known: known, None),
-        (without_gpu(2), "gpu-gone"),
+        (without_gpu(2), "gpu-lost"),
         (without_gpu(6), "gpu-off-bus"),  # of another job, but the bus is the host's
-        (lambda known: without_gpu(2)(xid(79)(known)), "gpu-gone"),
+        (lambda known: without_gpu(2)(xid(79)(known)), "gpu-lost"),
         (lambda known: with_(known, gpus=None, missing={"gpus": "no answer in 10 s"}), "gpu-driver-fails"),
         (gpu(0, ecc_uncorrected_volatile=1), "gpu-ecc-errors"),
         (gpu(7, ecc_uncorrected_volatile=1), None),
@@ -68,7 +69,7 @@ def interface_down(known: HostFacts) -> HostFacts:
         (gpu(0, memory_used=40 << 30), None),
         (links_down, "nvlink-down"),
         (port("mlx5_0", state="DOWN"), "rdma-port-down"),
-        (interface_down, "interface-went-down"),
+        (interface_down, "interface-down"),
         (lambda known: with_(known, gpus=None, gpus_on_pci=None), None),  # unknown is not bad
     ],
 )
@@ -126,4 +127,8 @@ def test_a_ranks_own_words(line: str, by_nvrun: bool, code: str | None) -> None:
 
 
 def test_every_code_of_the_table_exists() -> None:
-    assert set(HOST_FAILED) <= {*CODES, *(rule.code for rule in RULES)}
+    assert set(HOST_FAILED) <= {*CODES, *MEANINGS, *(rule.code for rule in RULES)}
+
+
+def test_no_code_is_declared_twice() -> None:
+    assert not CODES.keys() & MEANINGS.keys()
