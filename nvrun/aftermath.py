@@ -29,10 +29,12 @@ from nvrun.prepare import facts_requests
 MOST_HOSTS = 8
 """Whose facts are read again: those of the ranks that failed first."""
 MOST_CONNECTED = 32
+"""Hosts that connect to each other again, likewise."""
 LOOK_SECONDS = 20.0
 """A wedged GPU driver is waited for (18 s in agent/probe): that it is, is worth knowing. Hosts that are well answer
 at once."""
 CONNECT_SECONDS = 10.0
+"""For all of that: the user waits for the page."""
 _WAITED = (Stage.NETWORK, Stage.TIMEOUT, Stage.CONSEQUENCE)
 
 
@@ -48,7 +50,7 @@ def look(crew: Crew, job: Job, before: Before, result: RunResult) -> Aftermath:
     """Reads the facts of the hosts concerned once more: of all, and whole, where a host may have to be replaced."""
     concerned = _concerned(before.plan, result, crew)
     requests = facts_requests(job, before.plan)
-    replaceable = bool(job.options.node_restarts)
+    replaceable = job.options.node_restarts > 0
     wanted = concerned if replaceable else concerned[:MOST_HOSTS]
     sections = {} if replaceable else {"sections": LOOKED_AT}
     now = crew.facts_again({host: {**requests[host], **sections} for host in wanted}, LOOK_SECONDS)

@@ -367,9 +367,9 @@ class Options:
         ),
     ] = math.inf
     node_restarts: Annotated[
-        int | None,
+        int,
         Setting(_JOB, whole, "N", "when a host fails, begin again on spares, N times at most (NVRUN_RESTART_COUNT)"),
-    ] = None
+    ] = 0
     port_range: Annotated[
         tuple[int, int], Setting(_JOB, ports, "FIRST-LAST", "ports for the rendezvous (29500-29599)")
     ] = (29500, 29599)

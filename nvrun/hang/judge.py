@@ -48,7 +48,9 @@ FAULTS = 100.0
 STARVED = 0.2
 """Share of the time without a CPU that it wanted: a stack may stand still for want of it."""
 IDLE_CPUS = 0.05
+"""CPUs that a rank whose stack was not seen uses at most, where NCCL's RAS alone may say that it hangs."""
 MOST_LINES = 12
+"""Of a stack, and of RAS's answer, in the finding; stacks.txt has all."""
 
 _CALLS = re.compile(r"torch/distributed/distributed_c10d\.py$")
 """Where what the program calls stands; what lies around it there are wrappers."""

@@ -17,7 +17,9 @@ EXPOSED = 0.1
 HIDDEN = 0.03
 """Of the time: below, nothing of the network is worth a change."""
 WAITING = 0.05
+"""Of the time: from here on the CPU waits too much for the GPU; a warning where the GPU is idle so long as well."""
 IDLE = 0.3
+"""Of the time: from here on it is not the GPU that sets the pace."""
 BEHIND = 0.1
 """Of a step: what others wait for one rank."""
 BUCKET = 25 << 20
