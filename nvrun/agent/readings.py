@@ -11,7 +11,8 @@ import queue
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from .probe.gpu import CLOCK_SM, EVENT_REASONS, TEMPERATURE_GPU, Reader, memory, words
+from .probe.gpu import CLOCK_SM, EVENT_REASONS, TEMPERATURE_GPU, memory
+from .probe.nvml import Reader, words
 
 LINKS_EVERY = 6
 """Error counters of each NVLink are asked for in the first, the last and every so manyth sample: 54 of them cost a GPU

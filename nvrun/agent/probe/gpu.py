@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from . import nvlink, pci
 from .child import UnreadError
+from .nvml import Reader, pci_address, words
 from .processes import user
 from .tree import Tree
 
@@ -42,30 +43,6 @@ CLOCK_SM, TEMPERATURE_GPU, UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1, 0, 1
 DEVICE_NODES = ("nvidiactl", "nvidia-uvm", "gdrdrv")
 
 
-class Reader:
-    """Calls NVML and keeps why a call failed, under the name of the field that it was for."""
-
-    def __init__(self, nvml: Any) -> None:
-        self.nvml = nvml
-        self.unread: dict[str, str] = {}
-
-    def read(self, field: str, function: str, *arguments: Any) -> Any:
-        """The function's value, or None."""
-        try:
-            return getattr(self.nvml, function)(*arguments)
-        except (self.nvml.NVMLError, AttributeError) as error:
-            self.unread[field] = words(error)
-            return None
-
-    def fields(self, handle: Any, wanted: list[tuple[int, int]]) -> list[int | None]:
-        """NVML field values given as (field, scope): numbers, None for each that this GPU does not have."""
-        try:
-            values = self.nvml.nvmlDeviceGetFieldValues(handle, wanted)
-        except (self.nvml.NVMLError, AttributeError):
-            return [None] * len(wanted)
-        return [int(value.value.ullVal) if value.nvmlReturn == 0 else None for value in values]
-
-
 def gpus(tree: Tree, load: Callable[[], Any] | None = None) -> dict[str, Any]:
     """`gpus`, and of the software `driver`, `cuda_driver` and `device_nodes`.
 
@@ -88,11 +65,6 @@ def gpus(tree: Tree, load: Callable[[], Any] | None = None) -> dict[str, Any]:
         "gpus": _all(tree, nvml),
         "device_nodes": device_nodes(tree),
     }
-
-
-def words(error: Exception) -> str:
-    """`Not Supported`, `GPU is lost`; a function that this driver or pynvml lacks says its name."""
-    return str(error) or type(error).__name__
 
 
 def _pynvml() -> Any:
@@ -253,12 +225,6 @@ def _open(path: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return "ok"
-
-
-def pci_address(bus_id: str) -> str:
-    """NVML's `00000000:1B:00.0` as sysfs writes it, `0000:1b:00.0`."""
-    domain, _, rest = bus_id.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
 
 
 def _string(value: Any) -> Any:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .gpu import Reader
+from .nvml import Reader, pci_address
 
 FI_LINK_COUNT, FI_REPLAY, FI_RECOVERY, FI_CRC, FI_SPEED, FI_STATE, FI_SPEED_COMMON = 91, 161, 162, 163, 164, 165, 90
 MAX_LINKS = 18
@@ -129,8 +128,6 @@ def _count(reader: Reader, handle: Any) -> int:
 
 def _remote(reader: Reader, handle: Any, link: int) -> str | None:
     """PCI address of the other end; a switch that the guest does not see reads ffffffff:ff:ff.0."""
-    from .gpu import pci_address
-
     info = _quiet(reader, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
     if info is None:
         return None
