@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -180,7 +181,9 @@ Warnings
   Rank 0 -- GPU 0 managed by process 31 on node 10.0.0.1
   Rank 2 -- GPU 0 managed by process 9 on node 10.0.0.2
 """
-"""In the forms of NCCL's documentation and source (2.24 to 2.31); no such answer was recorded yet."""
+"""In the forms of NCCL's documentation and source (2.24 to 2.31)."""
+RECORDED = (Path(__file__).parent / "nccl/ras/rank_behind.txt").read_text()
+"""NCCL 2.28.9 on two H200 (2026-11-29): rank 1 sleeps before the sixth all-reduce, in which rank 0 waits."""
 
 
 def test_ranks_that_are_behind() -> None:
@@ -190,6 +193,12 @@ def test_ranks_that_are_behind() -> None:
     assert (second.communicator, second.reached) == ("27a079b828ff1a75", 7)
     assert [member.rank for member in second.members] == [0, 2]
     assert behind(MISMATCH.split("Warnings")[0]) == ()
+
+
+def test_a_recorded_answer_names_the_rank_that_hangs() -> None:
+    (found,) = behind(RECORDED)
+    assert (found.operation, found.reached) == ("AllReduce operation", 6)
+    assert found.members == (Member(1, 1076, "192.0.2.2"),)
 
 
 def test_ras_tells_where_stacks_do_not() -> None:

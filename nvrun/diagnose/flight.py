@@ -222,7 +222,7 @@ def _missing(
         code="flight-rank-missing",
         stage=Stage.SYMPTOM,
         message=f"{_ranks(absent).capitalize()} did not join {entry.operation} number {entry.sequence} of group "
-        f"{_group(entry)}, in which {_ranks(sorted(here))} wait; {why}",
+        f"{_group(entry)}, in which {_ranks(sorted(here))} {'waits' if len(here) == 1 else 'wait'}; {why}",
         remedy="Look at the log and the stack of the missing rank first",
         confidence=0.85,
         rank=absent[0],

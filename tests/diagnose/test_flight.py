@@ -1,4 +1,5 @@
-"""Flight-recorder dumps: two sets that torch 2.13 wrote (gloo, 3 ranks; paths replaced), and made ones for the rest."""
+"""Flight-recorder dumps: sets that torch 2.13 wrote (gloo, 3 ranks) and torch 2.11 (NCCL 2.28.9, two H200), paths
+replaced, and made ones for the rest."""
 
 from __future__ import annotations
 
@@ -63,6 +64,19 @@ def test_a_recorded_mismatch_names_rank_and_place() -> None:
     assert "broadcast" in match.message
     assert "ranks 0, 2 called all_reduce" in match.message
     assert "/home/user/train.py:" in match.evidence[0]
+
+
+def test_under_nccl_a_rank_that_called_another_collective_is_named() -> None:
+    (match,) = odd_collectives(recorded("nccl-op"))
+    assert (match.code, match.subject) == ("flight-operation-differs", "rank 1")
+    assert match.message == "Rank 1 called broadcast as number 6 of group default_pg where rank 0 called all_reduce"
+    assert "/home/user/train.py:46 in odd" in match.evidence[0]
+
+
+def test_under_nccl_a_rank_that_left_one_out_is_named() -> None:
+    (match,) = odd_collectives(recorded("nccl-missing"))
+    assert (match.code, match.subject) == ("flight-rank-missing", "rank 1")
+    assert "did not join all_reduce number 6 of group default_pg, in which rank 0 waits;" in match.message
 
 
 def test_a_recorded_absence_names_the_missing_rank() -> None:

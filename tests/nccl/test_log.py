@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvrun.facts import Gpu, HostFacts, NvLink, RdmaPort
-from nvrun.nccl.log import read_log
+from nvrun.nccl.log import NcclLog, read_log
 from nvrun.nccl.log_findings import log_findings
 from nvrun.nccl.log_line import NOBODY, clean, cut_lines, read_lines, read_record
 
@@ -300,6 +300,37 @@ def test_a_slow_init() -> None:
     (finding,) = log_findings(read_log(log_of(0, start(0, 1), complete(0, 1), slow)))
     assert finding.code == "nccl-init-slow"
     assert "bootstrap 60.20" in finding.message
+
+
+def read_recorded(name: str) -> NcclLog:
+    with (Path(__file__).parent / "logs" / name).open("rb") as stream:
+        return read_log(read_lines(stream))
+
+
+def test_a_recorded_log_of_two_gpus_over_nvlink() -> None:
+    """Two H200 of one machine, torch 2.11, NCCL 2.28.9 (2026-11-29)."""
+    log = read_recorded("one_host_nvlink.log")
+    assert [(each.rank, each.version, each.bus_id) for each in log.processes] == [
+        (0, "2.28.9+cuda13.0", "60"),
+        (1, "2.28.9+cuda13.0", "70"),
+    ]
+    assert all(each.variables["NCCL_NVLS_ENABLE"] == "0" for each in log.processes), "the user's word"
+    (communicator,) = log.communicators
+    assert (communicator.nranks, communicator.nodes, communicator.rings) == (2, 1, 24)
+    assert communicator.channels["coll"] == 24
+    assert communicator.channels["nvls"] == 0
+    assert {route.via for route in communicator.routes} == {"P2P/CUMEM"}
+    assert log_findings(log) == []
+
+
+def test_a_recorded_log_over_sockets() -> None:
+    """The same two as two hosts, the first one's rank: two channels, where 8 with more sockets gave six times as much."""
+    log = read_recorded("two_hosts_sockets.log")
+    (process,) = log.processes
+    assert (process.host, process.network, process.variables["NCCL_SOCKET_IFNAME"]) == ("one", "Socket", "=in1")
+    (communicator,) = log.communicators
+    assert (communicator.nodes, communicator.channels["coll"]) == (2, 2)
+    assert {(route.via, route.gdr) for route in communicator.routes} == {("NET/Socket", False)}
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="no corpus beside the checkout")

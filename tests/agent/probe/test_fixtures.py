@@ -30,7 +30,7 @@ def make() -> ModuleType:
 def test_files_are_what_make_py_writes(make: ModuleType) -> None:
     for name, build in make.MACHINES.items():
         assert (FOLDER / f"{name}.json").read_bytes() == facts.to_json(build()) + b"\n", f"{name}: run make.py"
-    assert {path.stem for path in FILES} == {*make.MACHINES, "cpu_host"}
+    assert {path.stem for path in FILES} == {*make.MACHINES, "cpu_host", "h200x2_vm"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

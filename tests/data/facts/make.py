@@ -1,7 +1,8 @@
 """Writes the recorded machines of this folder: `python tests/data/facts/make.py`.
 
-Each is built from the known layout of its kind; names, addresses and identities are invented. `cpu_host.json` is not
-made here: `nvrun.agent.probe` recorded it (see test_fixtures.py).
+Each is built from the known layout of its kind; names, addresses and identities are invented. `cpu_host.json` and
+`h200x2_vm.json` (a virtual machine with two H200, 2026-11-29) are not made here: `nvrun.agent.probe` recorded them, and
+their identities were replaced (see test_fixtures.py).
 """
 
 from __future__ import annotations
