@@ -248,7 +248,7 @@ class Launch:
 
     def _losses(self) -> Iterable[Finding]:
         for name, why in self._lost.items():
-            message = f"{name} was lost while its ranks ran: {why}"
+            message = f"{name} was lost {'before' if self.plan is None else 'while'} its ranks ran: {why}"
             remedy = MEANINGS[HOST_LOST].remedy
             yield Finding(code=HOST_LOST, severity=Severity.ERROR, message=message, host=name, remedy=remedy,
                           confidence=0.9)  # fmt: skip

@@ -384,6 +384,7 @@ class Agent:
     def spare(self) -> "set[int]":
         """Processes that belong to the agent or to hooks, not to the job."""
         own = self._tasks.pids() | self.standing.pids() | (self.job.spare() if self.job else set())
+        own |= procs.descendants(*own)  # the facts' own children: torchrun may end while they still read
         return own | (procs.marked(self.hook_mark, procs.HOOK_MARK) if self.hook_mark else set())
 
 

@@ -79,9 +79,9 @@ def all_pids() -> List[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def descendants(root: int) -> Set[int]:
-    """All processes below `root`, which itself is not among them."""
-    return _look(root, b"")[0]
+def descendants(*roots: int) -> Set[int]:
+    """All processes below `roots`, which are not among them themselves."""
+    return _look(roots, b"")[0] if roots else set()
 
 
 def marked(mark: str, variable: str = MARK) -> Set[int]:
@@ -90,11 +90,11 @@ def marked(mark: str, variable: str = MARK) -> Set[int]:
     One in uninterruptible wait (D) is not asked: reading its environment takes the lock of its memory, which it may
     hold for ever. Where it descends from the agent it is found by that.
     """
-    return _look(0, ("%s=%s" % (variable, mark)).encode())[1]
+    return _look((), ("%s=%s" % (variable, mark)).encode())[1]
 
 
-def _look(root: int, wanted: bytes) -> Tuple[Set[int], Set[int]]:
-    """One look through all processes: those below `root`, and those with `wanted` in their environment."""
+def _look(roots: Iterable[int], wanted: bytes) -> Tuple[Set[int], Set[int]]:
+    """One look through all processes: those below `roots`, and those with `wanted` in their environment."""
     below_whom: Dict[int, List[int]] = {}
     carrying: Set[int] = set()
     for pid in all_pids():
@@ -107,7 +107,7 @@ def _look(root: int, wanted: bytes) -> Tuple[Set[int], Set[int]]:
         if wanted in contents("/proc/%d/environ" % pid).split(b"\0"):
             carrying.add(pid)
     below: Set[int] = set()
-    todo = [root] if root else []
+    todo = list(roots)
     while todo:
         for child in below_whom.get(todo.pop(), ()):
             if child not in below:
@@ -127,7 +127,7 @@ def kill(pids: Iterable[int], number: int) -> None:
 def leftovers(mark: str, root: int, spare: Iterable[int]) -> Set[int]:
     """What still lives of a run: descendants of `root` and what carries `mark` (empty: none does), without `root` and
     `spare`."""
-    below, carrying = _look(root, ("%s=%s" % (MARK, mark)).encode() if mark else b"")
+    below, carrying = _look((root,), ("%s=%s" % (MARK, mark)).encode() if mark else b"")
     return (below | carrying) - {root, *spare}
 
 

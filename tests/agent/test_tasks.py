@@ -12,6 +12,7 @@ import pytest
 
 from nvrun.agent import procs
 from nvrun.agent.loop import Loop
+from nvrun.agent.main import Agent
 from nvrun.agent.tasks import Tasks
 from tests.lab.lab import wait_for
 
@@ -75,3 +76,18 @@ def test_another_childs_exit_status_is_left_to_whoever_waits_for_it(loop: Loop) 
         wait_for(lambda: ended(other.pid), "the child ended", timeout=5)
         assert answer(loop, lambda: 1) == (1, "")
         assert other.wait() == 9
+
+
+def test_torchruns_end_takes_nobody_along_who_works_for_the_launcher(loop: Loop) -> None:
+    """A torchrun that dies while the facts are read: their own children are no processes of the job."""
+    into, out, mark = (os.open(os.devnull, os.O_RDWR) for _ in range(3))
+    agent = Agent(into, out, mark)
+    agent._tasks.start(lambda: subprocess.run(["sleep", "60"], check=False), 60.0, lambda result, trouble: None)
+    (task,) = agent._tasks.pids()
+    try:
+        wait_for(lambda: bool(procs.descendants(task)), "the task has a child of its own", timeout=5)
+        working = {task, *procs.descendants(task)}
+        assert not working & procs.leftovers("", os.getpid(), agent.spare())
+    finally:
+        procs.kill({*procs.descendants(task), task}, signal.SIGKILL)
+        os.waitpid(task, 0)
