@@ -63,6 +63,8 @@ def pack(folder: Path, archive: Path, *, more: Mapping[str, bytes], environ: Map
     """Writes `archive` (tar, gzip, mode 0600), whole or not at all. `more`: further files, by name. Values of variables
     that look secret in the run's records or in `environ` are masked wherever they stand. Raises UsageError where it
     cannot be written."""
+    if archive.exists() and not archive.is_file():  # the archive would take its place: /dev/stdout's too
+        raise UsageError(f"{archive}: no regular file", hint="--output FILE names another place")
     part = archive.with_name(f".{archive.name}.part")
     try:
         with suppress(FileNotFoundError):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +42,10 @@ _NOT_LOGS = (
 )
 
 
+_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What unpacking raises where a file is cut or no gzip at all."""
+
+
 @dataclass(slots=True)
 class Collected:
     """What lies under the paths that were named."""
@@ -58,13 +64,14 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class FileLines:
-    """The lines of a file, read anew each time; `.gz` is unpacked on the way."""
+    """The lines of a file, read anew each time; `.gz` is unpacked on the way, as far as it is whole: who wrote it may
+    have been killed."""
 
     path: Path
 
     def __iter__(self) -> Iterator[bytes]:
         if self.path.suffix == ".gz":
-            with gzip.open(self.path) as packed:
+            with suppress(*_BROKEN), gzip.open(self.path) as packed:
                 yield from read_lines(packed)  # type: ignore[arg-type]  # reads as a file does
         else:
             with open(self.path, "rb") as plain:
@@ -101,14 +108,14 @@ def _take(file: Path, found: Collected, *, named: bool) -> None:
     if not named and file.suffix in _NOT_LOGS:
         return
     try:
-        with open(file, "rb") as stream:
+        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as stream:
             head = stream.read(1024)
-    except OSError as error:
-        found.skipped.append(f"{file}: {error.strerror}")
+    except (OSError, *_BROKEN) as error:
+        found.skipped.append(f"{file}: {getattr(error, 'strerror', None) or error}")
         return
     if head.startswith(b"\x80"):
         _take_dump(file, found)
-    elif b"\0" in head and file.suffix != ".gz":
+    elif b"\0" in head:
         found.skipped.append(f"{file}: not text")
     else:
         rank = _RANK_FILE.search(file.name)

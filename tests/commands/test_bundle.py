@@ -120,10 +120,18 @@ def test_long_files_are_cut_and_all_together_bounded(
 
 def test_what_cannot_be_packed_is_one_line(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for words in (["./empty"], ["nowhere"], [str(run), "--output", "/proc/x.tar.gz"], [str(run), str(run)]):
+    os.mkfifo(tmp_path / "device")
+    for words in (
+        ["./empty"],
+        ["nowhere"],
+        [str(run), "--output", "device"],
+        [str(run), "--output", "/proc/x.tar.gz"],
+        [str(run), str(run)],
+    ):
         code, out, err = bundle(capsys, tmp_path, *words)
         assert (code, out) == (2, "")
         assert err.count("\n") <= 2
+    assert (tmp_path / "device").is_fifo(), "what is no file is not replaced by one"
     (run / "result.json").write_text("{")
     assert bundle(capsys, tmp_path, str(run))[0] == 0
     assert b"result.json" in members(tmp_path / f"nvrun-{run.name}.tar.gz")["failure.txt"]

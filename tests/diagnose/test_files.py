@@ -56,9 +56,16 @@ def test_broken_files_are_said_and_skipped(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{")
     (tmp_path / "trace_rank_0").write_bytes(b"\x80\x04broken")
     (tmp_path / "weights").write_bytes(b"\x80\x04broken")
+    (tmp_path / "no.log.gz").write_bytes(b"\x1f\x8bbroken")
+    (tmp_path / "cut.log.gz").write_bytes(gzip.compress(LINE.encode())[:15])
     found = collect([tmp_path])
     assert found.sources == []
-    assert len(found.skipped) == 3
+    assert len(found.skipped) == 5
+    long = "".join(f"{number} {number**9}\n" for number in range(20000))
+    (tmp_path / "long.log.gz").write_bytes(gzip.compress((LINE + long).encode())[:-5000])
+    (source,) = collect([tmp_path]).sources
+    assert next(iter(source.lines)) == LINE.encode()
+    assert 10000 < len(list(source.lines)) < 20000, "what came before the cut is read"
 
 
 def test_a_file_named_outright_is_read_whatever_it_is_called(tmp_path: Path) -> None:
