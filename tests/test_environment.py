@@ -224,7 +224,6 @@ def test_automatic_layer_holds_only_what_design_allows() -> None:
         "NCCL_SOCKET_IFNAME": "=eth0",
         "GLOO_SOCKET_IFNAME": "eth0",
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
-        "NCCL_TOPO_FILE": "/t.xml",
         "PYTHONFAULTHANDLER": "1",
     }
     assert all(variable.source == "nvrun" and variable.why for variable in EVERYTHING)

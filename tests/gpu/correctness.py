@@ -257,7 +257,7 @@ def nvml(over: threading.Event) -> list[dict[str, Any]]:
                 {
                     "at": time.time(),
                     "index": index,
-                    "memory_used": pynvml.nvmlDeviceGetMemoryInfo(handle).used,
+                    "memory_used": pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2).used,  # as nvidia-smi
                     "util": pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
                     "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
                     "temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),

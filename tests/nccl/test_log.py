@@ -324,7 +324,8 @@ def test_a_recorded_log_of_two_gpus_over_nvlink() -> None:
 
 
 def test_a_recorded_log_over_sockets() -> None:
-    """The same two as two hosts, the first one's rank: two channels, where 8 with more sockets gave six times as much."""
+    """The same two as two hosts, the first one's rank: two channels, where 8 with more sockets gave six times as much
+    bandwidth."""
     log = read_recorded("two_hosts_sockets.log")
     (process,) = log.processes
     assert (process.host, process.network, process.variables["NCCL_SOCKET_IFNAME"]) == ("one", "Socket", "=in1")
