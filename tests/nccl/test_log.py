@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvrun.facts import Gpu, HostFacts, NvLink, RdmaPort
-from nvrun.nccl.log import NcclLog, read_log
+from nvrun.nccl.log import read_log
 from nvrun.nccl.log_findings import log_findings
 from nvrun.nccl.log_line import NOBODY, clean, cut_lines, read_lines, read_record
+from nvrun.nccl.log_model import NcclLog
 
 CORPUS = Path(__file__).resolve().parents[2].parent / "shared" / "corpus"
 
