@@ -3,7 +3,8 @@
 Steps are counted by the optimizer's own steps. Behind the first step come `wait` steps, `warmup` steps that are
 profiled and thrown away, and `active` steps that are kept: torch-profiler/rankN.pt.trace.json.gz among the logs, for
 TensorBoard, Perfetto or chrome://tracing. It enters the rank's interpreter by PYTHONPATH and leaves it at once; the
-site's own sitecustomize runs as always. A rank run with -I, -E or -S is not entered; that shows as a missing trace.
+site's own sitecustomize runs as always. A rank run with -I, -E or -S is not entered; that shows as a missing trace. In
+a script that uses torch.profiler itself the script's own goes first, and this one is off from there on.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def around(job: Job, options: Options) -> Generator[None, None, None]:
         if not any(name.startswith(f"rank{rank}.") for name in there.get(host.host.name, [f"rank{rank}."])):
             steps = 1 + options.wait + options.warmup
             job.warn(
-                f"torch-profiler: no trace of rank {rank}: it made at most {steps} optimizer steps, was killed, or its "
-                "interpreter was not entered",
+                f"torch-profiler: no trace of rank {rank}: it made at most {steps} optimizer steps, profiles itself, "
+                "was killed, or its interpreter was not entered",
                 host=host.host.name,
             )

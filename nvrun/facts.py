@@ -49,6 +49,8 @@ class Software(_Fact, frozen=True, kw_only=True):
     """Newest CUDA the driver can run, `13.0`."""
     numactl: str | None = None
     """Path of the numactl program."""
+    py_spy: str | None = None
+    """Path of py-spy, which reads the stacks of ranks that hang; `` where there is none, None where nobody looked."""
     nvidia_peermem: bool | None = None
     """nvidia_peermem or nv_peer_mem is loaded; false says nothing about dma-buf, which needs no module."""
     driver_options: Mapping[str, str] | None = None

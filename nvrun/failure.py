@@ -20,7 +20,7 @@ from nvrun.diagnose.judge import culprit, diagnose, first_failure
 from nvrun.diagnose.page import one_page
 from nvrun.diagnose.scan import Source
 from nvrun.errors import UsageError
-from nvrun.model import Finding, Severity, Verdict, worst_first
+from nvrun.model import Finding, RunResult, Severity, Verdict, worst_first
 from nvrun.rundir import file_name
 
 AT_ONCE = 256 << 20
@@ -65,8 +65,19 @@ def failure(paths: Sequence[Path]) -> Failure:
         warnings_before=seen.warnings_before(found.sources, first) if first else (),
         changed=seen.changes(result, findings[:1]) if result else (),
         logs=_where(paths),
+        otherwise=_nothing_known(result, paths),
     )
     return Failure(tuple(findings), page, tuple(found.skipped))
+
+
+def _nothing_known(result: RunResult | None, paths: Sequence[Path]) -> str:
+    """What there is to say where no log has an error: whether there was one at all."""
+    if result and result.ended_by in ("success", "signal"):
+        how = "ended with success" if result.ended_by == "success" else f"was ended from outside ({result.message})"
+        return f"Nothing failed: {result.run_id} {how}."
+    if not result and any((path / "request.json").is_file() for path in paths):
+        return "No error is in the logs, and the run's end is not recorded: it still runs, or its launcher was killed."
+    return "No known cause was found in the logs."
 
 
 def at_the_end(folder: Path) -> str | None:

@@ -36,7 +36,7 @@ def prefix(binding: Binding, facts: HostFacts) -> Placement:
         return Placement(argv=(facts.software.numactl, "--all", *flags))
     if not binding.memory:
         return Placement(affinity=binding.cpus)
-    return Placement(affinity=binding.cpus, missing=f"memory policy ({flags[-1]}) is not set: {lacking}")
+    return Placement(affinity=binding.cpus, missing=f"no memory policy is set: {lacking}")
 
 
 def _lacking(facts: HostFacts, *, with_memory: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS
-from nvrun.model import EnvVar, Finding, Frozen, Verdict
+from nvrun.model import EnvVar, Finding, Frozen, Severity, Verdict
 from nvrun.nccl import lint
 from nvrun.placement import Placed, place, wishes_of
 from nvrun.plan import Plan
@@ -42,6 +43,7 @@ def context(plan: Plan, job: Job) -> checks.Job:
         binds_memory=any(binding.memory for bound in bindings.values() for binding in bound),
         script=job.script,
         cwd=plan.hosts[0].cwd,
+        ends_hangs=math.isfinite(job.options.hang_timeout),
         require_path=job.options.require_path,
         require_same=job.options.require_same,
         port=plan.master_port,
@@ -114,7 +116,12 @@ def decide(
         plan=placed.plan,
         verdict=verdict,
         exit_code=decision.exit_code,
-        lines=(*notices, *shown(verdict, decision.waived), *(f"nvrun: {note}" for note in decision.notes)),
+        lines=(
+            *notices,
+            *shown(verdict, decision.waived),
+            *(f"nvrun: {note}" for note in decision.notes),
+            *([f"nvrun: not launched{_lifted(decision)}"] if decision.refused else []),
+        ),
         bad_hosts={} if None in at_fault else {host: why for host, why in reversed(at_fault.items()) if host},
     )
 
@@ -122,6 +129,14 @@ def decide(
 def decision_of(job: Job, verdict: Verdict) -> checks.Decision:
     """Whether the job may start, by what the user lifts. A code that could be found, and was not, may be lifted too."""
     return checks.apply(verdict, waive=job.options.waive, force=job.options.force, also=MEANINGS)
+
+
+def _lifted(decision: checks.Decision) -> str:
+    """How the user could insist, where that is a matter of judgement; what is fatal would fail anyhow."""
+    codes = dict.fromkeys(finding.code for finding in decision.blocking)
+    if len(codes) > 3 or any(finding.severity == Severity.FATAL for finding in decision.blocking):
+        return ""
+    return f"; launched all the same with {' '.join(f'--waive {code}' for code in codes)}"
 
 
 def _of_the_job(finding: Finding) -> bool:

@@ -39,7 +39,7 @@ def prepare(job: Job, crew: Crew, run_id: str, folder: RunFolder | None) -> Prep
     sites = [
         Site(
             host=job.hosts[host],
-            ranks=ranks_of(job, job.hosts[host], crew.hello[host]["gpus"]),
+            ranks=ranks_of(job, job.hosts[host], crew.hello[host]["gpus"], crew.hello[host]["cpus"]),
             python=crew.hello[host]["executable"],  # --python, --setup and --in have chosen it
             folder=answers[host]["folder"],
             forwarded=job.forwarded if job.kinds[host] in ("ssh", "rsh") else (),
@@ -59,7 +59,7 @@ def plan_of_facts(job: Job, run_id: str, facts: Sequence[HostFacts]) -> Plan:
     sites = [
         Site(
             host=Host(name=each.host),
-            ranks=ranks_of(job, Host(name=each.host), len(each.gpus or ())),
+            ranks=ranks_of(job, Host(name=each.host), len(each.gpus or ()), len(each.cpus.online) if each.cpus else 0),
             python=each.software.executable if each.software else "python3",
             folder="",
             address=master if node == 0 else nearest_address(known[node], master),
@@ -172,15 +172,23 @@ def _shared(one: str, other: str) -> int:
     return first.max_prefixlen - (int(first) ^ int(second)).bit_length()
 
 
-def ranks_of(job: Job, host: Host, gpus: int) -> int:
-    """Ranks of one host: its slots, else --nproc-per-node, else (a fleet) one for each visible GPU, at least one."""
+def ranks_of(job: Job, host: Host, gpus: int, cpus: int) -> int:
+    """Ranks of one host: its slots, else --nproc-per-node, else (a fleet) one for each visible GPU, at least one.
+
+    `cpus`: those of the machine, as torchrun counts them, whichever the job may use."""
     wanted = job.args.nproc_per_node
     if host.slots:
         return host.slots
     if isinstance(wanted, int) and (job.args.is_set("nproc_per_node") or not job.all_gpus):
         return wanted
+    if wanted == "cpu" and cpus:
+        return cpus
     if isinstance(wanted, str) and wanted not in ("gpu", "auto"):
-        raise UsageError(f"--nproc-per-node {wanted}: nvrun counts GPUs only", hint="give gpu, auto or a number")
+        raise UsageError(
+            f"--nproc-per-node {wanted}: expected a number, gpu, cpu or auto"
+            if wanted != "cpu"
+            else f"--nproc-per-node cpu: how many {host.name} has is not known, so give a number"
+        )
     if isinstance(wanted, str) and not gpus:
         raise UsageError(f"--nproc-per-node {wanted}: {host.name} has no GPU that the job may use, so give a number")
     return max(gpus, 1)

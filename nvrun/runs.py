@@ -209,6 +209,11 @@ def result_of(path: Path) -> RunResult | None:
         raise UsageError(f"{path / 'result.json'}: {error}") from None
 
 
+def is_over(path: Path) -> bool:
+    """Whether how the run in this folder ended was written down, readable or not."""
+    return (path / "result.json").exists()
+
+
 def job_of(entry: Remembered) -> Job:
     """A job without a program, whose hosts are reached as the run's were."""
     names = {each.name for each in fields(Options)}

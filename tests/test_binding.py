@@ -370,9 +370,7 @@ def test_prefix(binding: Binding, argv: tuple[str, ...]) -> None:
 def test_prefix_falls_back_to_affinity_and_says_what_is_missing() -> None:
     bound = rank_of([0, 1], 0, "preferred")
     absent = prefix(bound, machine(numactl=None))
-    assert absent == Placement(
-        affinity=(0, 1), missing="memory policy (--preferred=0) is not set: numactl is not installed there"
-    )
+    assert absent == Placement(affinity=(0, 1), missing="no memory policy is set: numactl is not installed there")
     assert "forbidden" in prefix(bound, machine(mempolicy=False)).missing
     assert "could not be read" in prefix(bound, machine(mempolicy=None)).missing
     assert "could not be read" in prefix(bound, HostFacts(host="a")).missing

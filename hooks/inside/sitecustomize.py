@@ -12,6 +12,7 @@ Stdlib only, Python >= 3.9.
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import importlib.util
 import json
@@ -20,6 +21,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 _OPTIMIZER = "torch.optim.optimizer"
+_AUTOGRAD_PROFILER = "torch.autograd.profiler"
 
 
 class _When:
@@ -78,25 +80,58 @@ class _Steps:
 
 
 class _Profiler:
-    """torch.profiler over the schedule; the trace is written when the last active step is over, or at exit."""
+    """torch.profiler over the schedule; the trace is written when the last active step is over, or at exit.
+
+    A process has one profiler: a second one cancels the first, whose end is then a crash. It is the script's where the
+    script has one, so this one ends for good before the script's begins."""
 
     def __init__(self, wish: Dict[str, Any]) -> None:
         self._wish = wish
         self._profile: Any = None
         self._written: List[str] = []
+        self._inside = False
+        self._off = False
+
+    def watch(self, autograd_profiler: Any) -> None:
+        """Every session, torch.profiler's too, is an `autograd.profiler.profile`, made just before it begins."""
+        profile = autograd_profiler.profile
+        make = profile.__init__
+
+        @functools.wraps(make)
+        def made(session: Any, *arguments: Any, **keywords: Any) -> None:
+            make(session, *arguments, **keywords)
+            if not self._inside and getattr(session, "enabled", True):
+                _never_fails(self._give_way)
+
+        profile.__init__ = made
+
+    def _give_way(self) -> None:
+        if not self._off:
+            self._off = True
+            sys.stderr.write("nvrun: torch-profiler is off in this rank from here on: the script profiles itself\n")
+            self._exit()
 
     def stepped(self, count: int) -> bool:
         """The first call comes behind the first step, which is the one that allocates: it is never traced."""
         wish = self._wish
+        if self._off:
+            return False
         if self._profile is None:
             self._start()
             return True
-        self._profile.step()
+        self._within(self._profile.step)
         if count - 1 < (wish["wait"] + wish["warmup"] + wish["active"]) * wish["repeat"]:
             return True
-        profile, self._profile = self._profile, None
-        profile.stop()
+        self._exit()
         return False
+
+    def _within(self, call: Callable[[], Any]) -> None:
+        """`call`, which may make sessions of our own."""
+        self._inside = True
+        try:
+            call()
+        finally:
+            self._inside = False
 
     def _start(self) -> None:
         import atexit
@@ -109,13 +144,14 @@ class _Profiler:
         )
         self._profile = profiler.profile(schedule=schedule, on_trace_ready=self._write, with_stack=wish["stack"],
                                          profile_memory=wish["memory"], record_shapes=wish["shapes"])  # fmt: skip
-        self._profile.start()
+        self._within(self._profile.start)
         atexit.register(_never_fails, self._exit)
 
     def _exit(self) -> None:
-        """A job shorter than its schedule: what was recorded by now is written."""
-        if self._profile is not None:
-            self._profile.stop()
+        """Also of a job shorter than its schedule: what was recorded by now is written."""
+        profile, self._profile = self._profile, None
+        if profile is not None:
+            self._within(profile.stop)
 
     def _write(self, profile: Any) -> None:
         wish = self._wish
@@ -153,13 +189,19 @@ def _enter() -> None:
         if text:
             wishes[name] = json.loads(text)
 
-    def begin(optimizers: Any) -> None:
-        if "NVRUN_TORCH_PROFILER" in wishes:
-            _Steps(optimizers, _Profiler(wishes["NVRUN_TORCH_PROFILER"]).stepped)
-        if "NVRUN_CUDA_RANGE" in wishes:
-            _Steps(optimizers, _Range(wishes["NVRUN_CUDA_RANGE"]).stepped)
+    steps: List[Callable[[int], bool]] = []
+    if "NVRUN_TORCH_PROFILER" in wishes:
+        profiler = _Profiler(wishes["NVRUN_TORCH_PROFILER"])
+        sys.meta_path.insert(0, _When(_AUTOGRAD_PROFILER, profiler.watch))
+        steps.append(profiler.stepped)
+    if "NVRUN_CUDA_RANGE" in wishes:
+        steps.append(_Range(wishes["NVRUN_CUDA_RANGE"]).stepped)
 
-    if wishes:
+    def begin(optimizers: Any) -> None:
+        for stepped in steps:
+            _Steps(optimizers, stepped)
+
+    if steps:
         sys.meta_path.insert(0, _When(_OPTIMIZER, begin))
 
 

@@ -159,7 +159,8 @@ class Agent:
         self._lost_after = message["lost_after"]
         self.send({"t": "hello", "pid": os.getpid(), "uid": os.getuid(), "hostname": socket.gethostname(),
                    "python": sys.version.split()[0], "executable": sys.executable, "time": time.time(),
-                   "addresses": netcheck.addresses(), "gpus": netcheck.visible_gpus(os.environ)})  # fmt: skip
+                   "addresses": netcheck.addresses(), "gpus": netcheck.visible_gpus(os.environ),
+                   "cpus": os.cpu_count() or 0})  # fmt: skip
 
     def on_ping(self, message: Message) -> None:
         self.send({"t": "pong", "time": time.time(), "payload": message.get("payload")})

@@ -36,7 +36,8 @@ TOPICS = (
     Topic("GPUs: count, health, NVLink and P2P", ("gpu", "gpu_health", "gpu_links", "collectives")),
     Topic("NCCL's variables, conf files and interfaces", ("environment-agrees", "conf-files-agree"), ("nccl-",)),
     Topic("launch command: script, flags, ranks and bindings",
-          ("paths-there", "files-agree", "torchrun-flags", "cpus-enough", "binding-possible", "ssh-between-hosts"),
+          ("paths-there", "files-agree", "torchrun-flags", "cpus-enough", "binding-possible", "stacks-readable",
+           "ssh-between-hosts"),
           ("more-ranks-than-gpus", "too-few-cores", "bind-file-wrong")),
     Topic("limits, memory and disks", ("memlock", "open-files", "shared-memory", "memory-enough", "filesystems-fit")),
     Topic("data and checkpoints", ("paths-there", "files-agree", "folders-shared"), only_if=lambda job: bool(

@@ -32,6 +32,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     script: str | None = None
     """As the host will see it: absolute, or relative to `cwd`."""
     cwd: str | None = None
+    ends_hangs: bool = False
+    """--hang-timeout is set."""
     require_path: tuple[str, ...] = ()
     require_same: tuple[str, ...] = ()
     rendezvous_host: str | None = None

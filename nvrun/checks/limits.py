@@ -81,6 +81,15 @@ NUMACTL = declare(
     source="numactl(8)",
     depends="warning where the plan sets a memory node on a host with several, else information",
 )
+PY_SPY = declare(
+    "py-spy-missing",
+    WARNING,
+    "--hang-timeout is set, and py-spy is not installed",
+    read="py-spy on the job's PATH, and beside its interpreter",
+    why="without stacks a hang is seen by NCCL's RAS alone (2.24 on, GPUs): a job that hangs may go on for ever",
+    remedy="pip install py-spy for the job's interpreter",
+    source="py-spy record",
+)
 MEMPOLICY = declare(
     "mempolicy-forbidden",
     INFO,
@@ -156,6 +165,13 @@ def cpus_enough(host: str, cpus: Cpus, gpus: tuple[Gpu, ...], job: Job) -> Resul
         yield FEW_CPUS.found(
             f"{there:g} CPUs for {used} ranks with a GPU", observed=f"{there:g}", expected=str(4 * used)
         )
+
+
+@check(PY_SPY)
+def stacks_readable(software: Software, job: Job) -> Results:
+    """py-spy is there where --hang-timeout is to end a job that hangs."""
+    if job.ends_hangs and software.py_spy == "":
+        yield PY_SPY.found("py-spy is not installed, so --hang-timeout cannot tell a hang from work")
 
 
 @check(NUMACTL, MEMPOLICY)

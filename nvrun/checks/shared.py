@@ -38,6 +38,9 @@ SSH = declare(
     source="ssh(1), ssh_config(5): BatchMode",
 )
 
+_ABSENT = "No such file or directory"
+"""path-missing has told that already (`paths_there`)."""
+
 
 class Token(Frozen, frozen=True, kw_only=True):
     """One host's token in one folder."""
@@ -56,12 +59,13 @@ def folders(tokens: Mapping[str, tuple[Token, ...]]) -> Iterator[Finding]:
     """Folder -> its tokens, of one host and, where hosts did not see it, of a second one that can tell who is right."""
     for path, left in tokens.items():
         for token in left:
-            if token.trouble:
+            if token.trouble and token.trouble != _ABSENT:
                 yield NO_TOKEN.found(
                     f"nothing can be written to {path}: {token.trouble}", host=token.writer, subject=path
                 )
             for host, why in token.troubles.items():
-                yield NOT_SHARED.found(f"cannot look into {path}: {why}", host=host, subject=path)
+                if why != _ABSENT:
+                    yield NOT_SHARED.found(f"cannot look into {path}: {why}", host=host, subject=path)
         yield from _apart(path, [token for token in left if not token.trouble])
 
 

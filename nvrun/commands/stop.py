@@ -53,9 +53,7 @@ def _the_one_that_runs(environ: Mapping[str, str]) -> str:
     running = [
         each.id
         for each in runs.known(environ)
-        if Path(each.path).is_dir()
-        and runs.result_of(Path(each.path)) is None
-        and runs.lives(each.launcher) is not False
+        if runs.lives(each.launcher) is not False and Path(each.path).is_dir() and not runs.is_over(Path(each.path))
     ]
     if len(running) > 1:
         shown = ", ".join(running[:5]) + " ..." * (len(running) > 5)

@@ -27,12 +27,14 @@ def one_page(
     warnings_before: Sequence[str] = (),
     changed: Sequence[str] = (),
     logs: str = "",
+    otherwise: str = "No known cause was found in the logs.",
 ) -> str:
     """The failure on one page.
 
     `findings` as `diagnose` orders them. `first`: the rank that failed first by cause, `earlier`: the first by time,
     which may have ended in consequence. `warnings_before`: NCCL's warnings before that, `changed`: what changed on the
-    hosts since the preflight, `logs`: where all logs lie. All is shown without terminal escapes.
+    hosts since the preflight, `logs`: where all logs lie, `otherwise`: what there is to say without a
+    finding. All is shown without terminal escapes.
     """
     page: list[str] = []
     if first is not None:
@@ -43,7 +45,7 @@ def one_page(
         if earlier is not None and earlier.rank != first.rank:
             page.append(f"  rank {earlier.rank} on {earlier.host} was gone sooner, in consequence")
     if not findings:
-        page.append("No known cause was found in the logs.")
+        page += _wrapped(otherwise, 2, indent="")
     else:
         page.extend(_cause(findings[0]))
     if first is not None and first.tail and not any(clean(first.tail[-1]).strip() in line for line in page):
@@ -96,9 +98,9 @@ def _certain(confidence: float) -> str:
     return next(word for least, word in _CERTAINTY if confidence >= least)
 
 
-def _wrapped(text: str, most: int) -> list[str]:
+def _wrapped(text: str, most: int, indent: str = "  ") -> list[str]:
     lines = textwrap.wrap(clean(text), WIDTH - 4)
-    return [f"  {line}" for line in lines[:most]]
+    return [f"{indent}{line}" for line in lines[:most]]
 
 
 def _block(title: str, lines: list[str], most: int) -> list[str]:

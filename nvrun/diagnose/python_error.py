@@ -44,6 +44,8 @@ class TracebackReader:
     """Prefix of the stream (`[rank0]: `) -> chains in the order they came."""
     _open: dict[str, _Open] = field(default_factory=dict)
     _joins: set[str] = field(default_factory=set)
+    quoting: bool = False
+    """The line last fed is a traceback's own: a frame, or source code, whose words are not what happened."""
 
     @property
     def reading(self) -> bool:
@@ -52,6 +54,7 @@ class TracebackReader:
 
     def feed(self, line: str) -> PythonError | None:
         """The exception that this line ends, where it does."""
+        self.quoting = False
         at = line.find(START)
         if at >= 0:
             self._start(line, at)
@@ -78,6 +81,7 @@ class TracebackReader:
         opened = self._open[prefix]
         body = line[len(prefix) :]
         if body.startswith(" ") or not body.strip():
+            self.quoting = True
             if frame := _FRAME.search(body):
                 text = f"{frame['file']}:{frame['line']} in {frame['function']}"
                 opened.last_frame = text

@@ -13,9 +13,8 @@ CUDA_RULES: tuple[Rule, ...] = (
         Stage.PROGRAM,
         ("out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA_ERROR_OUT_OF_MEMORY"),
         "The GPU's memory was used up{size}",
-        "Smaller batch or activation checkpointing; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if much "
-        "is reserved "
-        "but unallocated; nvidia-smi for other processes on that GPU",
+        "Smaller batch or activation checkpointing; PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9 "
+        "PYTORCH_CUDA_ALLOC_CONF) if much is reserved but unallocated; nvidia-smi for other processes on that GPU",
         0.95,
         pattern=r"(?:.*(?:CUDA|HIP|cuda|GPU).*out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
         r"|CUDA_ERROR_OUT_OF_MEMORY)(?P<size>\. Tried to allocate [\d.]+ \w+|)",

@@ -91,7 +91,7 @@ def scan(source: Source) -> Iterator[Match]:
         if banner.feed(shown):
             continue
         error = tracebacks.feed(shown)
-        match = _match_line(shown, candidates or (), source)
+        match = None if tracebacks.quoting else _match_line(shown, candidates or (), source)
         if error is not None and match is not None:
             ruled.add(error.line)
             match = replace(match, evidence=_shorten(error.tail))

@@ -12,6 +12,8 @@ from nvrun.model import Finding, Severity, Skipped, Verdict, worst_first
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
+_COUNTED = {Severity.FATAL: "fatal", Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
 
 class Line(NamedTuple):
     """One line, and what it is: `fatal`, `error`, `warning`, `info`, `remedy`, `evidence`, `skipped` or `total`."""
@@ -57,18 +59,19 @@ def lines(
     if len(shown) > most:
         result.append(Line("total", f"and {len(shown) - most} more: nvrun check --json lists all"))
     result += _skipped(verdict.skipped)
-    result.append(Line("total", total(verdict)))
+    result.append(Line("total", total(verdict, least=least)))
     return result
 
 
-def total(verdict: Verdict) -> str:
-    """`2 errors, 1 warning; 3 checks could not judge every host`. What is only for information is no count's worth."""
+def total(verdict: Verdict, *, least: Severity = Severity.WARNING) -> str:
+    """`2 errors, 1 warning; 3 checks could not judge every host`. What is only for information counts where it is
+    shown."""
     counts = []
-    for severity in (Severity.FATAL, Severity.ERROR, Severity.WARNING):
+    for severity, name in _COUNTED.items():
         number = sum(group.finding.severity == severity for group in folded(verdict.findings))
-        if number:
+        if number and severity >= least:
             plural = "" if number == 1 or severity == Severity.FATAL else "s"
-            counts.append(f"{number} {severity.label}{plural}")
+            counts.append(f"{number} {name}{plural}")
     blind = len({skipped.code for skipped in verdict.skipped})
     unknown = f"; {blind} check{'' if blind == 1 else 's'} could not judge every host" if blind else ""
     return (", ".join(counts) or "nothing found") + unknown

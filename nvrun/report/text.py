@@ -45,7 +45,9 @@ def _placed(host: HostPlan) -> str:
 
 
 def rank_table(plan: Plan) -> Iterator[str]:
-    """One line a rank: where it runs, on what, and why there."""
+    """One line a rank: where it runs, on what, and why there; reasons that all ranks share stand below, once."""
+    reasons = [(rank.binding.why if rank.binding else "").split("; ") for host in plan.hosts for rank in host.ranks]
+    shared = [why for why in reasons[0] if why and all(why in each for each in reasons)] if len(reasons) > 1 else []
     rows = [("rank", "host", "local", "GPU", "CPUs", "memory", "NICs", "why")]
     for host in plan.hosts:
         for rank in host.ranks:
@@ -59,12 +61,13 @@ def rank_table(plan: Plan) -> Iterator[str]:
                     format_cpulist(binding.cpus) or "all" if binding else "all",
                     "-" if binding is None or binding.memory_node is None else f"node {binding.memory_node}",
                     ",".join(binding.nics[:2]) or "-" if binding else "-",
-                    binding.why if binding else "",
+                    "; ".join(why for why in reasons[len(rows) - 1] if why not in shared),
                 )
             )
     widths = [max(len(row[column]) for row in rows) for column in range(7)]
     for row in rows:
         yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[7]]).rstrip()
+    yield from (f"all ranks: {why}" for why in shared)
 
 
 def environment_lines(environments: Mapping[str, Sequence[Resolved]]) -> Iterator[str]:

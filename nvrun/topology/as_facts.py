@@ -23,7 +23,8 @@ def as_facts(topology: Topology, host: str) -> HostFacts:
         for cpu in core
     )
     if online:
-        missing["smt"] = f"{reason}: two ranges of CPUs of the same length are taken for SMT siblings"
+        if any(len(cpu.core) > 1 for cpu in online):
+            missing["smt"] = f"{reason}: two ranges of CPUs of the same length are taken for SMT siblings"
     elif all(gpu.numa_node is None for gpu in topology.gpus):
         missing["cpus"] = missing["numa"] = f"the {topology.source} names no NUMA node"
     else:

@@ -55,14 +55,15 @@ def summary(file: Path, *, host: str = "") -> RankProfile | None:
 
 
 def _traces(path: Path) -> Iterator[Path]:
-    """A file that was named, whatever it is called; of a folder what the profiler's hook left, or else any trace."""
+    """A file that was named, whatever it is called; of a run's folder what the profiler's hook left, of another any."""
     if path.is_file():
         yield path
         return
     if not path.is_dir():
         raise UsageError(f"no such file or folder: {path}")
     of_a_run = sorted((*path.glob("logs/*/torch-profiler/*"), *path.glob("*/torch-profiler/*")))
-    for file in of_a_run or sorted(path.iterdir()):
+    is_a_run = bool(of_a_run) or (path / "request.json").is_file()
+    for file in of_a_run if is_a_run else sorted(path.iterdir()):
         whole = ".part." not in file.name  # the rank was killed while it wrote that
         if _TRACE.search(file.name) and whole and file.is_file() and not file.is_symlink():
             yield file

@@ -142,6 +142,7 @@ CASES = [
     Case("cpus-few", WARNING, "h100x8", one(section("cpus", allowed=(0,)))),
     Case("numactl-missing", INFO, "cpu_host", one(section("software", numactl=None))),
     Case("numactl-missing", WARNING, "h100x8", one(section("software", numactl=None)), job=Job(binds_memory=True)),
+    Case("py-spy-missing", WARNING, "cpu_host", one(section("software", py_spy="")), job=Job(ends_hangs=True)),
     Case("mempolicy-forbidden", WARNING, "h100x8", one(section("software", mempolicy_allowed=False)),
          job=Job(binds_memory=True)),
     # identity

@@ -38,6 +38,12 @@ def test_what_cannot_be_written_or_read_is_told() -> None:
     assert folders(blind) == [("path-not-shared", "c")]
 
 
+def test_a_folder_that_is_not_there_is_told_once() -> None:
+    absent = "No such file or directory"  # `paths_there` finds path-missing
+    assert folders(Token(path="/data", writer="a", trouble=absent)) == []
+    assert folders(Token(path="/data", writer="a", troubles={"b": absent}, seen={"c": True})) == []
+
+
 def test_ssh_names_the_host_that_lets_nobody_in() -> None:
     hosts = "abc"
     refused = {(a, b): "Permission denied (publickey)." if b == "c" else "" for a in hosts for b in hosts if a != b}

@@ -62,6 +62,11 @@ def test_a_plan_from_a_pasted_topology(ask: Asked, tmp_path: Path, monkeypatch: 
     assert code == 0
     assert rows[1][:7] == ["0", "matrix.txt", "0", "0", "0-15", "-", "mlx5_0"]
     assert rows[2][:7] == ["1", "matrix.txt", "1", "1", "16-31", "-", "mlx5_0"]
+    shared = [line for line in out.splitlines() if line.startswith("all ranks: ")]
+    assert shared == [
+        "all ranks: no memory policy is set: whether numactl is there could not be read (not in the matrix)"
+    ]
+    assert "note:" not in out, "whole CPU lists, none of two ranges"
     monkeypatch.setattr("sys.stdin", io.StringIO(MATRIX))
     plan = json.loads(ask("plan", "--topo", "-", "--json", "--nproc-per-node", "1", "train.py")[1])
     (rank,) = plan["hosts"][0]["ranks"]
@@ -233,16 +238,28 @@ def test_stop_takes_no_guess_which_of_two_runs_is_meant(ask: Asked, tmp_path: Pa
             id=name, path=str(tmp_path), started=0.0, launcher=runs.this_process(), hosts=(), kinds=(), fleet=False
         )
         (index / f"{name}.json").write_bytes(msgspec.json.encode(entry))
+    for broken in ("20261129-151205-k3x9", "20261129-151206-k3x9"):  # of runs that are over, in whatever state
+        (tmp_path / broken).mkdir()
+        (tmp_path / broken / "result.json").write_text("[]")
+        old = msgspec.structs.replace(entry, id=broken, path=str(tmp_path / broken))
+        (index / f"{broken}.json").write_bytes(msgspec.json.encode(old))
     code, out, err = ask("stop")
     assert (code, out) == (2, "")
     assert "which of 2 runs? 20261129-151204-k3x9, 20261129-151203-k3x9" in err
 
 
-@pytest.mark.parametrize("count", ["cpu", "xpu", "x"])
-def test_only_gpus_are_counted_for_the_user(ask: Asked, count: str) -> None:
+@pytest.mark.parametrize("count", ["xpu", "x"])
+def test_only_gpus_and_cpus_are_counted_for_the_user(ask: Asked, count: str) -> None:
     code, _, err = ask("plan", "--from", FACTS / "h100x8.json", "--nproc-per-node", count, "t.py")
     assert code == 2
-    assert "give gpu, auto or a number" in err
+    assert "expected a number, gpu, cpu or auto" in err
+
+
+def test_cpus_are_counted_as_torchrun_counts_them(ask: Asked) -> None:
+    (host,) = facts.from_json((FACTS / "cpu_host.json").read_bytes())
+    code, out, _ = ask("plan", "--from", FACTS / "cpu_host.json", "--nproc-per-node", "cpu", "--json", "t.py")
+    assert host.cpus
+    assert (code, json.loads(out)["world_size"]) == (0, len(host.cpus.online))
 
 
 def test_a_run_that_never_began_is_diagnosed_by_what_stopped_it(ask: Asked, tmp_path: Path) -> None:
@@ -254,6 +271,7 @@ def test_a_run_that_never_began_is_diagnosed_by_what_stopped_it(ask: Asked, tmp_
     results = (
         RunResult(run_id="r1", ended_by="unreachable", exit_code=69, started=0, seconds=1, findings=(lost,)),
         RunResult(run_id="r2", ended_by="preflight", exit_code=78, started=0, seconds=1),
+        RunResult(run_id="r3", ended_by="success", exit_code=0, started=0, seconds=1),
     )
     for result in results:
         (tmp_path / result.run_id).mkdir()
@@ -264,6 +282,12 @@ def test_a_run_that_never_began_is_diagnosed_by_what_stopped_it(ask: Asked, tmp_
     assert code == 1
     assert "t.py is not there\nDo\n  copy it" in out
     assert "a warning" not in out
+    code, out, _ = ask("diagnose", "./r3")
+    assert (code, out.splitlines()[0]) == (0, "Nothing failed: r3 ended with success.")
+    (tmp_path / "r4").mkdir()
+    (tmp_path / "r4" / "request.json").write_text("{}")
+    code, out, _ = ask("diagnose", "./r4")
+    assert (code, "it still runs, or its launcher was killed" in out) == (0, True)
 
 
 def test_recorded_facts_are_shown_in_short(ask: Asked) -> None:

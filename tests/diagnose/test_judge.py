@@ -265,6 +265,24 @@ def test_a_known_exception_is_told_by_its_rule_with_its_traceback() -> None:
     assert any("train.py" in line for line in finding.evidence)
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_source_code_in_a_traceback_is_not_what_happened(prefix: str) -> None:
+    """Frames show code that names errors: in a message that is not raised, in a comparison."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/home/u/train.py", line 7, in step',
+        '    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB" if full else f"bad batch {batch}")',
+        '    if "No space left on device" in words or "NCCL error" in words:',
+        "       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        "RuntimeError: bad batch 17",
+    ]
+    (finding,) = diagnose([Source("rank1", [prefix + line for line in lines], rank=1)])
+    assert (finding.code, finding.message) == (
+        "python-exception",
+        "The script raised RuntimeError: bad batch 17 at /home/u/train.py:7 in step",
+    )
+
+
 def test_ctrl_c_is_no_fault_of_the_program() -> None:
     lines = [*TRACEBACK[:-1], "KeyboardInterrupt"]
     assert codes(diagnose([Source("rank0", lines, rank=0)])) == ["interrupted"]

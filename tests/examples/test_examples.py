@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nvrun import checks
 from nvrun.config import ConfigText, parse
+from nvrun.model import Severity
 from nvrun.options import BY_NAME, Options
 
 ROOT = Path(__file__).parents[2]
@@ -245,6 +247,9 @@ def test_the_configuration_file_shows_every_key_and_each_is_valid(tmp_path: Path
     invocation = parse(["train.py"], {"HOME": str(tmp_path)}, [ConfigText("nvrun.yaml", keys)])
     given = {name for name in BY_NAME if invocation.source(BY_NAME[name].field).startswith("nvrun.yaml:")}
     assert given == set(BY_NAME), "a new setting needs its commented line in examples/nvrun.yaml"
+    assert all(checks.CODES[code].severity == Severity.ERROR for code in invocation.options.waive), (
+        "one that can be waived"
+    )
 
 
 @pytest.mark.parametrize("name", ["ssh", "check", "force", "grace", "connect-timeout", "port-range", "json"])

@@ -128,3 +128,28 @@ def test_it_compiles_on_the_oldest_python() -> None:
 
     ast.parse((INSIDE / "sitecustomize.py").read_text(), feature_version=(3, 9))
     assert b"NVRUN_FOLDER" in find("host-state", {"HOME": "/nobody"})[1]
+
+
+@pytest.mark.parametrize(("before", "kept"), [(0, False), (5, True)])
+def test_a_script_that_profiles_itself_goes_first(tmp_path: Path, before: int, kept: bool) -> None:
+    """A second session cancels the first, and the end of the first is then a segmentation fault."""
+    code = f"""
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+for _ in range({before}):
+    step()
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    for _ in range(12):
+        step()
+print("its own:", [event.count for event in profile.key_averages() if "SGD.step" in event.key])
+"""
+    done = python(code, wish(tmp_path, active=9))
+    assert (done.returncode, done.stdout) == (0, "its own: [12]\n"), done.stderr
+    assert done.stderr.count("nvrun: torch-profiler is off in this rank") == 1
+    traces = list(tmp_path.iterdir())
+    assert bool(traces) == kept
+    assert all(events(trace) for trace in traces)

@@ -36,6 +36,13 @@ def test_worst_comes_first_and_information_is_left_out() -> None:
     assert heads == ["fatal", "error", "warning"]
     assert text(verdict)[-1] == "1 fatal, 1 error, 1 warning"
     assert any("[i]" in line for line in text(verdict, least=Severity.INFO))
+    assert text(verdict, least=Severity.INFO)[-1] == "1 fatal, 1 error, 1 warning, 1 note"
+
+
+def test_where_only_information_is_shown_something_was_found() -> None:
+    verdict = Verdict(findings=(found("i", Severity.INFO, "a"),))
+    assert text(verdict) == ["nothing found"]
+    assert text(verdict, least=Severity.INFO)[-1] == "1 note"
 
 
 def test_different_words_are_not_folded() -> None:

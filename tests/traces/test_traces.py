@@ -245,3 +245,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     for wrong in ("./empty", "nowhere"):
         assert main(["profile", wrong], environ) == 2
     assert "--hook torch-profiler" in capsys.readouterr().err
+    for record in ("request.json", "facts.json"):  # a run without the hook
+        (tmp_path / "empty" / record).write_text("{}")
+    assert main(["profile", "./empty"], environ) == 2
+    assert capsys.readouterr().err.startswith("nvrun: empty: no trace of torch.profiler\n")

@@ -47,6 +47,7 @@ def software(tree: Tree, python: str | None, env: dict[str, str]) -> dict[str, A
         "nccl_net_plugins": libraries.net_plugins(env),
         "kernel_module": kernel_module(tree),
         "numactl": which("numactl", env.get("PATH", os.defpath)),
+        "py_spy": which("py-spy", os.pathsep.join([env.get("PATH", os.defpath), os.path.dirname(executable)])) or "",
         "nvidia_peermem": _peermem(tree),
         "machine": os.uname().machine,
         "hypervisor": _hypervisor(tree),
