@@ -54,6 +54,8 @@ class Wishes(Frozen, frozen=True, kw_only=True):
     omp: str | None = None
     """`auto`: OMP_NUM_THREADS is the rank's cores."""
     presets: tuple[Preset, ...] = ()
+    named: frozenset[str] = frozenset()
+    """Presets that the user asked for by name, and is told of what they leave out."""
     hooks: tuple[Hook, ...] = ()
     """What they contribute stands beside nvrun's own choice."""
     env: tuple[EnvVar, ...] = ()
@@ -84,6 +86,7 @@ def wishes_of(job: Job, facts: Collection[HostFacts]) -> Wishes:
         gpu_order=job.options.gpu_order,
         omp=job.options.omp,
         presets=(*fitting, *tuned, *job.presets),
+        named=frozenset(preset.name for preset in job.presets),
         hooks=job.hooks,
         env=job.env,
         defaults=job.defaults,
@@ -128,6 +131,8 @@ def place(
         )
         environments[host.host.name] = resolved
         notices |= dict.fromkeys(environment.notices(resolved))
+        unset = (presets.unset(each, versions(known)) for each in wishes.presets if each.name in wishes.named)
+        notices |= dict.fromkeys(filter(None, unset))
         given = tuple(each.variable for each in resolved if each.set_by_nvrun and environment.is_nvruns(each.variable))
         values = {each.variable.name: each.variable.value for each in resolved}
         ranks, bound = _bound(host, known, topologies[host.node], wishes, given, values)

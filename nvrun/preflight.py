@@ -46,6 +46,7 @@ def context(plan: Plan, job: Job) -> checks.Job:
         ends_hangs=math.isfinite(job.options.hang_timeout),
         require_path=job.options.require_path,
         require_same=job.options.require_same,
+        textfile=None if job.options.monitor == "off" else job.options.monitor_textfile,
         port=plan.master_port,
         run_id=plan.id,
         torchrun=job.args,

@@ -138,7 +138,11 @@ def _facts_request(job: Job, plan: Plan, node: int) -> Body:
         "python": host.argv[0],
         "cwd": host.cwd,
         "script": job.script,
-        "paths": [*job.options.require_path, *job.options.require_same],
+        "paths": [
+            *job.options.require_path,
+            *job.options.require_same,
+            *([job.options.monitor_textfile] if job.options.monitor_textfile else []),
+        ],
         "peers": [other.host.name for other in plan.hosts if other.node != node],
         "env": {**as_mapping(host.defaults), **as_mapping(host.env)},
         "ports": [plan.master_port] if plan.master_port else [],

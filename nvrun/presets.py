@@ -141,6 +141,16 @@ def variables(preset: Preset, *, versions: Mapping[str, str | None], run_dir: st
     )
 
 
+def unset(preset: Preset, versions: Mapping[str, str | None]) -> str:
+    """What of a preset this host's versions cannot use, in a line; empty where they can use all."""
+    reasons: dict[str, list[str]] = {}
+    for name, variable in preset.variables.items():
+        if why := left_out(variable, versions):
+            reasons.setdefault(why, []).append(name)
+    parts = [f"{', '.join(names)} ({why})" for why, names in reasons.items()]
+    return f"preset {preset.name} leaves out {', '.join(parts)}" if parts else ""
+
+
 def left_out(variable: PresetVariable, versions: Mapping[str, str | None]) -> str:
     """Why this host's versions cannot use the variable; empty where they can."""
     for requirement in variable.versions:

@@ -36,6 +36,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """--hang-timeout is set."""
     require_path: tuple[str, ...] = ()
     require_same: tuple[str, ...] = ()
+    textfile: str | None = None
+    """Folder of --monitor-textfile."""
     rendezvous_host: str | None = None
     """None: the first host."""
     port: int | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nvrun.checks.busy import excused, silent
 from nvrun.checks.check import Results, check, fleet_check
-from nvrun.checks.code import ERROR, FATAL, declare, unread
+from nvrun.checks.code import ERROR, FATAL, WARNING, declare, unread
 from nvrun.checks.compare import differing
 from nvrun.checks.job import Job
 from nvrun.facts import HostFacts, PathFact
@@ -60,6 +60,8 @@ DIFFERS = declare(
     source="sha256sum(1)",
 )
 
+_NAMES = {"script": "the script", "cwd": "the working directory", "textfile": "the folder of --monitor-textfile"}
+
 
 @check(MISSING, UNREADABLE, KIND, HUNG)
 def paths_there(paths: tuple[PathFact, ...], facts: HostFacts, job: Job) -> Results:
@@ -71,13 +73,18 @@ def paths_there(paths: tuple[PathFact, ...], facts: HostFacts, job: Job) -> Resu
         fact = known.get(path)
         if fact is None or (broken and path.startswith(broken)):
             continue  # not asked for on this host, or below a folder that was named already
-        what = {"script": "the script", "cwd": "the working directory"}.get(wanted, "the required path")
+        what = _NAMES.get(wanted, "the required path")
         if excuse := excused(fact.error, facts):
             yield unread(f"{path}: {excuse}")
         elif silent(fact.error):
             yield HUNG.found(f"{what} {path}: {fact.error}", subject=path)
         elif not fact.exists:
-            yield MISSING.found(f"{what} {path} is not there: {fact.error or 'no such file'}", subject=path)
+            words = f"{what} {path} is not there: {fact.error or 'no such file'}"
+            if wanted == "textfile":  # the job does not depend on it
+                remedy = "make it there, or leave --monitor-textfile out: no samples are written"
+                yield MISSING.found(words, subject=path, severity=WARNING, remedy=remedy)
+            else:
+                yield MISSING.found(words, subject=path)
         elif wanted == "cwd" and fact.kind != "directory":
             yield KIND.found(f"{what} {path} is a {fact.kind}", subject=path)
         elif wanted == "script" and fact.kind == "directory" and not path.endswith(".py"):
@@ -112,6 +119,7 @@ def _wanted(job: Job) -> dict[str, str]:
         *([(job.script, "script")] if job.script else []),
         *((path, "same") for path in job.require_same),
         *((path, "required") for path in job.require_path),
+        *([(job.textfile, "textfile")] if job.textfile else []),
     ]
     wanted: dict[str, str] = {}
     for path, kind in asked:

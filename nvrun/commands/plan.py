@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from nvrun import job, rundir, topology
-from nvrun.commands import Said
+from nvrun.commands import COMMANDS, Said
 from nvrun.commands.reach import crew_of
 from nvrun.commands.recorded import read_facts, read_topology
 from nvrun.config import Invocation
@@ -74,9 +74,16 @@ def _shown(placed: Placed, invocation: Invocation) -> str:
     if options.dry_run:
         return shell.script(placed.plan)
     lines = [*text.rank_table(placed.plan), *(f"note: {notice}" for notice in placed.notices)]
+    lines += [f"note: {flag} stands behind the program, and so is the program's" for flag in _behind(invocation)]
     if options.show_env:
         lines += text.environment_lines(placed.environments)
     return "\n".join([*lines, *text.finding_lines(placed.findings)]) + "\n"
+
+
+def _behind(invocation: Invocation) -> list[str]:
+    """Flags that only a plan has, behind the program: that runs nowhere, and so will not refuse them."""
+    own = {"--show-env", *(flag.name for flag in COMMANDS["plan"].flags)}
+    return [flag for flag in invocation.torchrun.arguments if flag.partition("=")[0] in own]
 
 
 def _without_secrets(plan: Plan) -> Plan:

@@ -124,6 +124,8 @@ CASES = [
     Case("system-differs", INFO, "cpu_host", one(section("software", kernel="4.18.0")), host=None),
     # paths
     Case("path-missing", FATAL, "cpu_host", {**ALL_PATHS, **one(paths(exists=False, error="No such file"))}, job=JOB),
+    Case("path-missing", WARNING, "cpu_host", {**ALL_PATHS, **one(paths(exists=False, error="No such file"))},
+         job=Job(textfile="/job/train.py"), words="the folder of --monitor-textfile"),
     Case("path-missing", FATAL, "cpu_host", {**ALL_PATHS, **one(cwd(exists=False, kind=""))}, job=JOB, words="/job is"),
     Case("path-unreadable", FATAL, "cpu_host", {**ALL_PATHS, **one(paths(readable=False))}, job=JOB),
     Case("path-wrong-kind", FATAL, "cpu_host", {**ALL_PATHS, **one(cwd(kind="file"))}, job=JOB),

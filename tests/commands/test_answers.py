@@ -75,6 +75,11 @@ def test_a_plan_from_a_pasted_topology(ask: Asked, tmp_path: Path, monkeypatch: 
     shell = ask("plan", "--topo", "matrix.txt", "--dry-run", "train.py")[1]
     assert 'exec taskset --cpu-list 16-31 "$@"' in shell
     assert "cuda:2 does not exist" in ask("plan", "--topo", "matrix.txt", "--nproc-per-node=3", "train.py")[1]
+    out = ask("plan", "--topo", "matrix.txt", "--preset", "hopper", "train.py", "--show-env")[1]
+    assert (
+        "note: preset hopper leaves out NCCL_NVLS_CHUNKSIZE (needs nccl>=2.21.5, and the version is not known)" in out
+    )
+    assert "note: --show-env stands behind the program, and so is the program's" in out
     cut = MATRIX.replace("0-15", "0,2,4,6,8,10").replace("16-31", "1,3,5,7,9,11")
     (tmp_path / "cut").write_text(cut)
     out = ask("plan", "--topo", "cut", "train.py")[1]
