@@ -22,6 +22,7 @@ class _Hello(msgspec.Struct):
     time: float
     addresses: list[tuple[str, str]]
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1024)]
+    cpus: Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
 
     def __post_init__(self) -> None:
         for _, address in self.addresses:
