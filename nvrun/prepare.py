@@ -185,7 +185,7 @@ def ranks_of(job: Job, host: Host, gpus: int, cpus: int) -> int:
         return host.slots
     if isinstance(wanted, int) and (job.args.is_set("nproc_per_node") or not job.all_gpus):
         return wanted
-    if wanted == "cpu" and cpus:
+    if cpus and (wanted == "cpu" or (wanted == "auto" and not gpus)):
         return cpus
     if isinstance(wanted, str) and wanted not in ("gpu", "auto"):
         raise UsageError(

@@ -260,9 +260,10 @@ def test_only_gpus_and_cpus_are_counted_for_the_user(ask: Asked, count: str) -> 
     assert "expected a number, gpu, cpu or auto" in err
 
 
-def test_cpus_are_counted_as_torchrun_counts_them(ask: Asked) -> None:
+@pytest.mark.parametrize("count", ["cpu", "auto"])
+def test_cpus_are_counted_as_torchrun_counts_them(ask: Asked, count: str) -> None:
     (host,) = facts.from_json((FACTS / "cpu_host.json").read_bytes())
-    code, out, _ = ask("plan", "--from", FACTS / "cpu_host.json", "--nproc-per-node", "cpu", "--json", "t.py")
+    code, out, _ = ask("plan", "--from", FACTS / "cpu_host.json", "--nproc-per-node", count, "--json", "t.py")
     assert host.cpus
     assert (code, json.loads(out)["world_size"]) == (0, len(host.cpus.online))
 

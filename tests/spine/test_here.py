@@ -91,7 +91,7 @@ def test_a_variable_of_the_user_stays_and_that_is_said(tmp_path: Path) -> None:
 def test_a_run_that_cannot_go_on_has_a_result(tmp_path: Path) -> None:
     script = tmp_path / "say.py"
     script.write_text("print('said')\n")
-    done = nvrun(tmp_path, "--nproc-per-node", "auto", script)
+    done = nvrun(tmp_path, "--nproc-per-node", "gpu", script)
     assert done.returncode == 2, done.stderr
     result = json.loads((tmp_path / "runs" / "latest" / "result.json").read_text())
     assert (result["ended_by"], result["exit_code"]) == ("preflight", 2)
