@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from nvrun.agent import remains
 from tests.commands.conftest import NVRUN, started
-from tests.lab.lab import Lab
+from tests.lab.lab import Lab, wait_for
 
 
 def test_stop_ends_a_run_by_its_launcher(lab: Lab, place: Path) -> None:
@@ -55,6 +57,7 @@ def test_clean_ends_orphans_and_removes_folders_but_leaves_a_living_run_alone(
         folder = lab.path("b", f"/tmp/nvrun-0/{run.id}.1")
         assert orphans
         assert folder.is_dir()
+        wait_for(lambda: time.time() - folder.stat().st_mtime > remains._NEW_SECONDS, "a folder that is not new")
         looked = json.loads(lab.run([*NVRUN, "clean", "--hosts", "b", "--dry-run", "--json"], check=True).stdout)
         (host,) = looked["hosts"]
         assert [each["mark"] for each in host["runs"]] == [f"{run.id}.1"]
