@@ -73,7 +73,7 @@ def _failed(job: Job, before: Before, now: Mapping[int, HostFacts], result: RunR
 def _concerned(plan: Plan, result: RunResult, crew: Crew) -> list[int]:
     """Hosts that still answer, those of the ranks that failed first."""
     nodes = {host.host.name: host.node for host in plan.hosts}
-    failed = sorted((end for end in result.ranks if end.code and not end.by_nvrun), key=lambda end: end.at or 0.0)
+    failed = sorted((end for end in result.ranks if end.failed), key=lambda end: end.at or 0.0)
     order = dict.fromkeys([*(nodes[end.host] for end in failed if end.host in nodes), *nodes.values()])
     return [node for node in order if node not in crew.gone]
 
@@ -81,10 +81,7 @@ def _concerned(plan: Plan, result: RunResult, crew: Crew) -> list[int]:
 def waited_for_a_peer(result: RunResult) -> bool:
     """Whether the last words of a rank that failed tell of a peer that did not answer, or was gone. Pure."""
     return result.ended_by == "hang" or any(
-        match.stage in _WAITED
-        for end in result.ranks
-        if end.code and not end.by_nvrun
-        for match in scan(Source("last words", end.tail))
+        match.stage in _WAITED for end in result.ranks if end.failed for match in scan(Source("last words", end.tail))
     )
 
 

@@ -415,7 +415,7 @@ class Launch:
     def _first_failure(self) -> RankEnd | None:
         """The rank that failed first in the last attempt, by the hosts' corrected clocks; those that nvrun ended itself
         do not count."""
-        failed = [end for end in self._ends if end.code and not end.by_nvrun]
+        failed = [end for end in self._ends if end.failed]
         last = max((end.attempt for end in failed), default=0)
         return min((end for end in failed if end.attempt == last), key=lambda end: end.at or math.inf, default=None)
 

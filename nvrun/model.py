@@ -145,6 +145,11 @@ class RankEnd(Frozen, frozen=True, kw_only=True):
     oom: OomKills | None = None
     """Of a rank that failed; None where the host does not count or show it."""
 
+    @property
+    def failed(self) -> bool:
+        """By itself: it was not nvrun that had asked it to end."""
+        return bool(self.code) and not self.by_nvrun
+
 
 EndedBy = Literal["success", "rank", "torchrun", "signal", "lost", "hang", "preflight", "unreachable", "internal"]
 """What ended a run. `torchrun`: it failed by itself, with no rank failing first (a taken port, a flag it refuses)."""

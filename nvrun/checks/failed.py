@@ -109,5 +109,5 @@ def _said(ends: Iterable[RankEnd]) -> Iterator[Finding]:
     from nvrun.diagnose.scan import Source
 
     for end in ends:
-        if end.code and not end.by_nvrun:
+        if end.failed:
             yield from diagnose([Source(f"rank {end.rank}", end.tail, host=end.host, rank=end.rank)])

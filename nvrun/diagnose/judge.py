@@ -62,7 +62,7 @@ def _explain_exits(groups: Iterable[_Group]) -> None:
 def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:
     """The first end that was a failure and not asked for by nvrun, after torchrun's last restart: what it restarted is
     not what the job failed of. By time where every end has one, else by order."""
-    failed = [end for end in ends if end.code not in (0, None) and not end.by_nvrun]
+    failed = [end for end in ends if end.failed]
     last = max((end.attempt for end in failed), default=0)
     failed = [end for end in failed if end.attempt == last]
     if failed and all(end.at is not None for end in failed):

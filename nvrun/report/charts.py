@@ -127,7 +127,7 @@ def _rank_name(end: RankEnd) -> str:
 
 
 def _bar(name: str, ends: Sequence[RankEnd], result: RunResult) -> Bar:
-    failed = [end for end in ends if end.code and not end.by_nvrun]
+    failed = [end for end in ends if end.failed]
     stopped = [end for end in ends if end.by_nvrun]
     worst = (failed or stopped or ends)[0]
     output = [end.first_output for end in ends if end.first_output is not None]
