@@ -121,19 +121,11 @@ def _who_has(port: int) -> str:
 
 
 def listening(port: int) -> bool:
-    """True where /proc/net/tcp shows a listener on `port` in this network namespace."""
-    wanted = ":%04X" % port
-    for name in ("tcp", "tcp6"):
-        try:
-            with open("/proc/net/" + name) as file:
-                next(file)
-                for line in file:
-                    fields = line.split()
-                    if fields[3] == "0A" and fields[1].endswith(wanted):
-                        return True
-        except FileNotFoundError:
-            continue
-    return False
+    """Whether somebody listens on `port` in this network namespace."""
+    from .probe import processes
+    from .probe.tree import Tree
+
+    return any(found == port for found, _ in processes.listening(Tree("/")))
 
 
 def reach(targets: Sequence[Tuple[str, int]], timeout: float) -> Dict[str, str]:

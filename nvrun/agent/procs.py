@@ -44,17 +44,27 @@ class Stat(NamedTuple):
 
 def stat(pid: int) -> Optional[Stat]:
     """None where there is no such process."""
-    fields = _fields(pid)
+    fields = stat_fields(pid)
     if not fields:
         return None
     status = int(fields[49]) if len(fields) > 49 else None
     return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[19]), status)
 
 
-def _fields(pid: int) -> List[bytes]:
+def stat_fields(pid: int) -> List[bytes]:
     """What /proc/PID/stat says behind the name; nothing where there is no such process."""
-    text = contents("/proc/%d/stat" % pid)
-    return text[text.rindex(b")") + 2 :].split() if text else []
+    return contents("/proc/%d/stat" % pid).rpartition(b")")[2].split()
+
+
+def environ(pid: int, fields: List[bytes], proc: str = "/proc") -> List[bytes]:
+    """`NAME=value` of a process whose stat has these `fields` behind its name, as far as this user may read it.
+
+    A kernel thread has none, and one in uninterruptible wait (D) is not asked: reading its environment takes the lock
+    of its memory, which it may hold for ever.
+    """
+    if fields[0] == b"D" or (len(fields) > 6 and int(fields[6]) & _PF_KTHREAD):
+        return []
+    return contents("%s/%d/environ" % (proc, pid)).split(b"\0")
 
 
 def contents(path: str) -> bytes:
@@ -85,11 +95,8 @@ def descendants(*roots: int) -> Set[int]:
 
 
 def marked(mark: str, variable: str = MARK) -> Set[int]:
-    """Processes whose environment carries `mark`, as far as this user may read it.
-
-    One in uninterruptible wait (D) is not asked: reading its environment takes the lock of its memory, which it may
-    hold for ever. Where it descends from the agent it is found by that.
-    """
+    """Processes whose environment carries `mark`, as far as `environ` reads it; one that descends from the agent is
+    found by that."""
     return _look((), ("%s=%s" % (variable, mark)).encode())[1]
 
 
@@ -98,13 +105,11 @@ def _look(roots: Iterable[int], wanted: bytes) -> Tuple[Set[int], Set[int]]:
     below_whom: Dict[int, List[int]] = {}
     carrying: Set[int] = set()
     for pid in all_pids():
-        fields = _fields(pid)
+        fields = stat_fields(pid)
         if not fields or fields[0] in (b"Z", b"X"):
             continue
         below_whom.setdefault(int(fields[1]), []).append(pid)
-        if not wanted or fields[0] == b"D" or int(fields[6]) & _PF_KTHREAD:
-            continue
-        if wanted in contents("/proc/%d/environ" % pid).split(b"\0"):
+        if wanted and wanted in environ(pid, fields):
             carrying.add(pid)
     below: Set[int] = set()
     todo = list(roots)

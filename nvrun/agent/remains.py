@@ -107,11 +107,8 @@ def marked() -> Dict[str, Set[int]]:
     head = ("%s=" % procs.MARK).encode()
     found: Dict[str, Set[int]] = {}
     for pid in procs.all_pids():
-        try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                values = [part[len(head) :] for part in file.read().split(b"\0") if part.startswith(head)]
-        except OSError:  # another user's, or gone meanwhile
-            continue
+        fields = procs.stat_fields(pid)
+        values = [part[len(head) :] for part in procs.environ(pid, fields) if part.startswith(head)] if fields else []
         mark = values[0].decode(errors="replace") if values else ""
         if MARK.fullmatch(mark) and _alive(pid):
             found.setdefault(mark, set()).add(pid)

@@ -8,13 +8,12 @@ import pwd
 import re
 from typing import Any
 
+from .. import procs
 from . import netlink
 from .tree import Tree
 
-MARK = b"NVRUN_MARK="
+MARK = f"{procs.MARK}=".encode()
 LISTEN = "0A"
-PF_KTHREAD = 0x00200000
-"""linux/sched.h: among the flags in /proc/PID/stat."""
 PORTS = range(29500, 29600)
 """torchrun's default port and the ones that nvrun moves on to: whose listeners are named."""
 
@@ -23,14 +22,12 @@ def processes(tree: Tree) -> list[dict[str, Any]]:
     """Those in uninterruptible sleep (D) and those whose environment carries the mark of an nvrun run."""
     found = []
     for pid in _pids(tree):
-        stat = _bytes(tree, f"/proc/{pid}/stat")
-        head, _, tail = stat.rpartition(b")")
+        head, _, tail = procs.contents(tree.path(f"/proc/{pid}/stat")).rpartition(b")")
         if not tail or int(pid) == os.getpid():
             continue
-        state, *numbers = tail.decode().split()
-        kernel_thread = len(numbers) > 5 and int(numbers[5]) & PF_KTHREAD
-        # /proc/PID/environ takes the lock that a process in D may hold for ever; a kernel thread has none.
-        mark = None if state == "D" or kernel_thread else _mark(tree, pid)
+        fields = tail.split()
+        state = fields[0].decode()
+        mark = _mark(procs.environ(int(pid), fields, tree.path("/proc")))
         if state == "D" or mark:
             command = head.partition(b"(")[2].decode("utf-8", "replace")
             found.append(
@@ -42,14 +39,14 @@ def processes(tree: Tree) -> list[dict[str, Any]]:
 def listeners(tree: Tree, ports: list[int]) -> list[dict[str, Any]]:
     """Listening TCP ports; who holds one of `ports` (default: nvrun's range) as far as this user may see it."""
     inodes: dict[int, str] = {}
-    for port, inode in _listening(tree):
+    for port, inode in listening(tree):
         inodes.setdefault(port, inode)
     wanted = {inode: port for port, inode in inodes.items() if port in (ports or PORTS)}
     holders = _holders(tree, wanted) if wanted else {}
     return [{"port": port, **holders.get(port, {})} for port in sorted(inodes)]
 
 
-def _listening(tree: Tree) -> list[tuple[int, str]]:
+def listening(tree: Tree) -> list[tuple[int, str]]:
     """Port and inode of each listening TCP socket."""
     if tree.live:
         with contextlib.suppress(OSError):  # a kernel without inet_diag
@@ -79,26 +76,8 @@ def _pids(tree: Tree) -> list[str]:
         return []
 
 
-def _bytes(tree: Tree, path: str) -> bytes:
-    """The file, empty where it cannot be read. `open` takes five times as long, and there are thousands."""
-    parts = []
-    try:
-        file = os.open(tree.path(path), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while part := os.read(file, 1 << 16):
-                parts.append(part)
-        finally:
-            os.close(file)
-    except OSError:  # gone meanwhile, or another user's
-        return b""
-    return b"".join(parts)
-
-
-def _mark(tree: Tree, pid: str) -> str | None:
-    environ = _bytes(tree, f"/proc/{pid}/environ")
-    if MARK not in environ:
-        return None
-    for variable in environ.split(b"\0"):
+def _mark(environ: list[bytes]) -> str | None:
+    for variable in environ:
         if variable.startswith(MARK):
             return variable[len(MARK) :].decode("utf-8", "replace")
     return None
