@@ -383,9 +383,9 @@ class Agent:
         return self._tasks.pids() | self.standing.pids() | (self.job.pids() if self.job else set())
 
     def spare(self) -> "set[int]":
-        """Processes that belong to the agent or to hooks, not to the job."""
+        """Processes that belong to the agent or to hooks, not to the job; nor does what they start, as the facts' task
+        does: torchrun may end while that still reads."""
         own = self._tasks.pids() | self.standing.pids() | (self.job.spare() if self.job else set())
-        own |= procs.descendants(*own)  # the facts' own children: torchrun may end while they still read
         return own | (procs.marked(self.hook_mark, procs.HOOK_MARK) if self.hook_mark else set())
 
 

@@ -13,7 +13,7 @@ import selectors
 import socket
 import struct
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from .netserve import COUNT, DATAGRAM, DONE, ECHO, HEAD, KNOCK, PUSH, SINK, WHO, family_of
 
@@ -42,12 +42,14 @@ def probe(request: Dict[str, Any]) -> Dict[str, Any]:
     selector = selectors.DefaultSelector()
     calls: List[Any] = []
     results: Dict[str, Any] = {}
+    reached: Set[int] = set()
     for target in request["targets"]:
         results[str(target["host"])] = {"ports": {}}
         for number, port in enumerate(target["ports"]):
-            calls.append(_Call(target, port, secret, request["source"], target["push"] if number == 0 else 0))
+            push = target["push"] if number == 0 else 0
+            calls.append(_Call(target, port, secret, request["source"], push, reached))
         if target["mtu"]:
-            calls.append(_Sounding(target, secret, request["source"]))
+            calls.append(_Sounding(target, secret, request["source"], reached))
     for call in calls:
         call.begin(selector)
     waiting = {call for call in calls if not call.over}
@@ -81,10 +83,13 @@ def _bound(kind: socket.SocketKind, source: str) -> socket.socket:
 
 
 class _Call:
-    """One connection to one port: knock, or push bytes."""
+    """One connection to one port: knock, or push bytes. A host that takes it is `reached`."""
 
-    def __init__(self, target: Dict[str, Any], port: int, secret: bytes, source: str, push: int) -> None:
+    def __init__(
+        self, target: Dict[str, Any], port: int, secret: bytes, source: str, push: int, reached: Set[int]
+    ) -> None:
         self.target, self.over = target, False
+        self._reached = reached
         self._port, self._source, self._size = port, source, push
         self._head = HEAD.pack(secret, PUSH if push else KNOCK, push)
         self._left = push
@@ -115,6 +120,7 @@ class _Call:
                     self._end(_name(code), selector)
                     return
                 self._connected = True
+                self._reached.add(self.target["host"])
                 self._sock.send(self._head)
                 selector.modify(self._sock, selectors.EVENT_READ, self)
             elif not self._greeted:
@@ -170,10 +176,12 @@ class _Call:
 
 
 class _Sounding:
-    """The largest packet that reaches the target whole."""
+    """The largest packet that reaches the target whole. Its process gets time to answer only where its kernel took a
+    connection: a host that is not there has no path to be measured."""
 
-    def __init__(self, target: Dict[str, Any], secret: bytes, source: str) -> None:
+    def __init__(self, target: Dict[str, Any], secret: bytes, source: str, reached: Set[int]) -> None:
         self.target, self.over = target, False
+        self._reached = reached
         self._secret, self._source = secret, source
         self._headers = _HEADERS[family_of(source)]
         wanted = target["mtu"]
@@ -231,7 +239,7 @@ class _Sounding:
         passed = now - self._began
         if self._tries < len(_AGAIN) and passed > _AGAIN[self._tries]:
             self._send()
-        elif passed > patient:
+        elif passed > (patient if self.target["host"] in self._reached else silence):
             self._end(selector)
 
     def _end(self, selector: selectors.BaseSelector) -> None:

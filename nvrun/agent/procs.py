@@ -91,34 +91,38 @@ def all_pids() -> List[int]:
 
 def descendants(*roots: int) -> Set[int]:
     """All processes below `roots`, which are not among them themselves."""
-    return _look(roots, b"")[0] if roots else set()
+    return _below(roots, _look(b"")[0]) if roots else set()
 
 
 def marked(mark: str, variable: str = MARK) -> Set[int]:
     """Processes whose environment carries `mark`, as far as `environ` reads it; one that descends from the agent is
     found by that."""
-    return _look((), ("%s=%s" % (variable, mark)).encode())[1]
+    return _look(("%s=%s" % (variable, mark)).encode())[1]
 
 
-def _look(roots: Iterable[int], wanted: bytes) -> Tuple[Set[int], Set[int]]:
-    """One look through all processes: those below `roots`, and those with `wanted` in their environment."""
-    below_whom: Dict[int, List[int]] = {}
+def _look(wanted: bytes) -> Tuple[Dict[int, List[int]], Set[int]]:
+    """One look through all processes: parent -> children, and those with `wanted` in their environment."""
+    children_of: Dict[int, List[int]] = {}
     carrying: Set[int] = set()
     for pid in all_pids():
         fields = stat_fields(pid)
         if not fields or fields[0] in (b"Z", b"X"):
             continue
-        below_whom.setdefault(int(fields[1]), []).append(pid)
+        children_of.setdefault(int(fields[1]), []).append(pid)
         if wanted and wanted in environ(pid, fields):
             carrying.add(pid)
+    return children_of, carrying
+
+
+def _below(roots: Iterable[int], children_of: Dict[int, List[int]]) -> Set[int]:
     below: Set[int] = set()
     todo = list(roots)
     while todo:
-        for child in below_whom.get(todo.pop(), ()):
+        for child in children_of.get(todo.pop(), ()):
             if child not in below:
                 below.add(child)
                 todo.append(child)
-    return below, carrying
+    return below
 
 
 def kill(pids: Iterable[int], number: int) -> None:
@@ -130,10 +134,11 @@ def kill(pids: Iterable[int], number: int) -> None:
 
 
 def leftovers(mark: str, root: int, spare: Iterable[int]) -> Set[int]:
-    """What still lives of a run: descendants of `root` and what carries `mark` (empty: none does), without `root` and
-    `spare`."""
-    below, carrying = _look((root,), ("%s=%s" % (MARK, mark)).encode() if mark else b"")
-    return (below | carrying) - {root, *spare}
+    """What still lives of a run: descendants of `root` and what carries `mark` (empty: none does), without `root`,
+    `spare` and what descends from those. The same look tells it, for they may fork at any time."""
+    children_of, carrying = _look(("%s=%s" % (MARK, mark)).encode() if mark else b"")
+    spared = set(spare)
+    return (_below((root,), children_of) | carrying) - {root} - spared - _below(spared, children_of)
 
 
 def sweep(mark: str, root: int, spare: Iterable[int] = (), tries: int = 50) -> Set[int]:

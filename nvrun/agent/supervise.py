@@ -381,7 +381,7 @@ class Job:
             self._finish(127)
         else:
             self._torchrun.send_signal(signal.SIGKILL)
-            procs.sweep(self._request["mark"], os.getpid(), self._agent.spare() | {self._torchrun.pid})
+            procs.sweep(self._request["mark"], os.getpid(), self._agent.spare())
 
     def _when_ranks_are_gone(self) -> None:
         """torchrun in its exit barrier does not act on TERM: without ranks it gets a last second for its words."""

@@ -82,12 +82,22 @@ def test_torchruns_end_takes_nobody_along_who_works_for_the_launcher(loop: Loop)
     """A torchrun that dies while the facts are read: their own children are no processes of the job."""
     into, out, mark = (os.open(os.devnull, os.O_RDWR) for _ in range(3))
     agent = Agent(into, out, mark)
-    agent._tasks.start(lambda: subprocess.run(["sleep", "60"], check=False), 60.0, lambda result, trouble: None)
+    wait, go = os.pipe()
+
+    def work() -> None:
+        os.read(wait, 1)
+        subprocess.run(["sleep", "60"], check=False)
+
+    agent._tasks.start(work, 60.0, lambda result, trouble: None)
     (task,) = agent._tasks.pids()
+    spare = agent.spare()
     try:
+        os.write(go, b"1")  # it forks after it was said who is spared
         wait_for(lambda: bool(procs.descendants(task)), "the task has a child of its own", timeout=5)
         working = {task, *procs.descendants(task)}
-        assert not working & procs.leftovers("", os.getpid(), agent.spare())
+        assert not working & procs.leftovers("", os.getpid(), spare)
     finally:
         procs.kill({*procs.descendants(task), task}, signal.SIGKILL)
         os.waitpid(task, 0)
+        for end in (wait, go):
+            os.close(end)
