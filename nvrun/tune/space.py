@@ -127,7 +127,7 @@ def _dimensions(loaded: Version, kinds: Set[str | None]) -> Iterator[Dimension]:
                     env={"NCCL_SOCKET_NTHREADS": str(threads), "NCCL_NSOCKS_PERTHREAD": str(sockets)},
                     takes_compute=True,
                 )
-                for threads, sockets in ((1, 4), (2, 2), (4, 2), (4, 4), (8, 4))
+                for threads, sockets in ((1, 4), (2, 1), (2, 4), (4, 2), (4, 4))
             ),
         )
     if kinds & {"infiniband", "roce", "mixed", None}:

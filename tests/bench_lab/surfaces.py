@@ -7,7 +7,7 @@ all-reduce); how settings act together is made up and stated here, as is the noi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from random import Random
@@ -31,15 +31,18 @@ class Surface:
     """Two of them at once -> a further factor."""
     beside_compute: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """A further factor beside a matrix product."""
+    table: Callable[[Mapping[str, str]], float] = lambda env: 1.0
+    """Variables -> a further factor, for what single ones and pairs do not tell."""
     hangs: frozenset[tuple[str, str]] = frozenset()
 
     def seconds(self, config: Config, *, overlap: bool = False) -> float:
-        env = set(env_of(self.space, config).items())
+        variables = env_of(self.space, config)
+        env = set(variables.items())
         factors = [self.singles.get(each, 1.0) for each in env]
         factors += [factor for (one, other), factor in self.pairs.items() if one in env and other in env]
         if overlap:
             factors += [self.beside_compute.get(each, 1.0) for each in env]
-        return math.prod(factors)
+        return math.prod(factors) * self.table(variables)
 
     def best(self) -> float:
         every = product(*(range(len(dimension.options) + 1) for dimension in self.space.dimensions))
@@ -111,9 +114,9 @@ def nvlink(space: Space, beside_compute: Mapping[tuple[str, str], float] | None 
 
 
 def sockets(space: Space) -> Surface:
-    """Two hosts over TCP at 256 MB, default 3.0 GB/s; 2 threads x 2 sockets with 8 channels 17.4, 8 x 4 6.3. Made:
-    2 x 2 alone 6.0, 8 channels alone no gain, so that the best is seen only by those who try both."""
-    threads, channels = "NCCL_SOCKET_NTHREADS", (CTAS, "8")
+    """Two hosts over TCP at 256 MB, default 3.0 GB/s; 2 threads with 8 channels 17.4. Made: 2 threads alone 6.0, with one
+    socket each somewhat less, 8 channels alone no gain, so that the best is seen only by those who try both."""
+    threads, per_thread, channels = "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", (CTAS, "8")
     return Surface(
         space,
         {
@@ -131,40 +134,44 @@ def sockets(space: Space) -> Surface:
             ((threads, "2"), channels): 6.0 / 17.4,
             ((threads, "8"), channels): 1.1,
             ((threads, "4"), channels): 0.7,
+            ((threads, "2"), (per_thread, "1")): 1.08,
         },
     )
 
 
+RATES = {
+    (None, None): (2.4, 2.35, 2.0),
+    ("1", "4"): (6.4, 15.0, 14.4),
+    ("2", "1"): (9.3, 15.9, 14.9),
+    ("2", "4"): (9.0, 15.4, 14.7),
+    ("4", "2"): (8.3, 13.8, 13.9),
+    ("4", "4"): (8.3, 13.4, 11.6),
+}
+"""Threads and sockets for each -> GB/s with NCCL's own channels, with 8, with 16 at least; a fifth off that with 32 is
+made up."""
+
+
 def grid_of_sockets(space: Space) -> Surface:
-    """Two hosts over veth at 256 MB as an exhaustive grid found them, one trial each (2x H200, 2026-11-29), default
-    2.4 GB/s. What the trials scatter is not in it. Made: the effects of buffer, algorithm and threads in the GPU."""
-    threads, sockets, eight, sixteen = "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", (CTAS, "8"), (CTAS, "16")
-    alone = {"1": 6.4, "2": 8.9, "4": 8.3, "8": 6.1}
+    """Two hosts over veth at 256 MB as an exhaustive grid found them, the best of it in the median of four trials, the
+    others by one (2x H200, 2026-11-29). What the trials scatter is not in it. Made: the effects of buffer, algorithm and
+    threads in the GPU."""
+
+    def table(env: Mapping[str, str]) -> float:
+        rates = RATES[env.get("NCCL_SOCKET_NTHREADS"), env.get("NCCL_NSOCKS_PERTHREAD")]
+        ctas = env.get(CTAS)
+        rate = rates[0] if ctas is None else rates[1] if ctas == "8" else rates[2] * (0.8 if ctas == "32" else 1.0)
+        return 2.4 / rate
+
     return Surface(
         space,
         {
-            **{(threads, count): 2.4 / rate for count, rate in alone.items()},
-            eight: 1.02,
-            sixteen: 1.2,
-            (CTAS, "32"): 1.3,
             (BUFFER, str(1 << 20)): 1.1,
-            (BUFFER, str(8 << 20)): 0.97,
+            (BUFFER, str(8 << 20)): 0.99,
             (BUFFER, str(16 << 20)): 1.1,
             (ALGO, "allreduce:tree"): 1.1,
             ("NCCL_NTHREADS", "512"): 1.05,
         },
-        {
-            ((threads, "1"), eight): 6.4 / 15.0 / 1.12,
-            ((threads, "2"), eight): 8.9 / 16.4,
-            ((threads, "4"), eight): 8.3 / 15.0,
-            ((threads, "8"), eight): 6.1 / 8.2 / 1.12,
-            ((sockets, "4"), eight): 1.12,
-            ((threads, "1"), sixteen): 6.4 / 14.4 / 1.2 / 1.2,
-            ((threads, "2"), sixteen): 8.9 / 13.7 / 1.2,
-            ((threads, "4"), sixteen): 8.3 / 13.9 / 1.2,
-            ((threads, "8"), sixteen): 6.1 / 6.0 / 1.2 / 1.2,
-            ((sockets, "4"), sixteen): 1.2,
-        },
+        table=table,
     )
 
 
