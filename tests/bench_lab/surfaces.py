@@ -114,8 +114,8 @@ def nvlink(space: Space, beside_compute: Mapping[tuple[str, str], float] | None 
 
 
 def sockets(space: Space) -> Surface:
-    """Two hosts over TCP at 256 MB, default 3.0 GB/s; 2 threads with 8 channels 17.4. Made: 2 threads alone 6.0, with one
-    socket each somewhat less, 8 channels alone no gain, so that the best is seen only by those who try both."""
+    """Two hosts over TCP at 256 MB, default 3.0 GB/s; 2 threads with 8 channels 17.4. Made: 2 threads alone 6.0, with
+    one socket each somewhat less, 8 channels alone no gain, so that the best is seen only by those who try both."""
     threads, per_thread, channels = "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", (CTAS, "8")
     return Surface(
         space,
@@ -153,8 +153,8 @@ made up."""
 
 def grid_of_sockets(space: Space) -> Surface:
     """Two hosts over veth at 256 MB as an exhaustive grid found them, the best of it in the median of four trials, the
-    others by one (2x H200, 2026-11-29). What the trials scatter is not in it. Made: the effects of buffer, algorithm and
-    threads in the GPU."""
+    others by one (2x H200, 2026-11-29). What the trials scatter is not in it. Made: the effects of buffer, algorithm
+    and threads in the GPU."""
 
     def table(env: Mapping[str, str]) -> float:
         rates = RATES[env.get("NCCL_SOCKET_NTHREADS"), env.get("NCCL_NSOCKS_PERTHREAD")]

@@ -88,6 +88,22 @@ def odd(study: Study, kind: str) -> dict[str, Any]:
     }
 
 
+def watched(study: Study) -> dict[str, Any]:
+    """A rank that never comes to a collective, seen by nvrun's own watch while the job lives, long before any time-out
+    of PyTorch's: its stacks, and what NCCL's RAS answers to nvrun."""
+    flags = ["--hang-after", "8", "--hang-timeout", "8"]
+    done = study.nvrun("watched", *flags, *study.ranks("odd", "hang", "300"))
+    ended = time.time()
+    stuck = [float(text) for text in re.findall(r"stuck from now ([\d.]+)", done.out)]
+    page = study.nvrun("watched-page", "diagnose", cwd="watched")
+    return {
+        "exit": done.code,
+        "seconds_from_stuck_to_end": round(ended - max(stuck), 1) if stuck else None,
+        "launch_said": [line for line in done.err.splitlines() if line.startswith("nvrun:")][-14:],
+        "page": page.out.splitlines()[:14],
+    }
+
+
 def ras(folder: Path, study: Study) -> dict[str, Any]:
     """NCCL's RAS of a run, while one rank of it hangs: the text that its `ncclras` shows, asked for by hand."""
     end = time.monotonic() + min(60, study.left)
@@ -351,10 +367,11 @@ def ladder(model: str, windows: int, steps: int) -> Callable[[Study], dict[str, 
 
 
 STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
-    "at once": (160, at_once),
+    "at once": (130, at_once),
+    "watched": (40, watched),
     "profiler": (75, profiler),
     "monitor": (62, monitor),
-    "ladder resnet152": (120, ladder("resnet152", windows=6, steps=10)),
-    "ladder wide": (108, ladder("wide", windows=6, steps=40)),
+    "ladder resnet152": (112, ladder("resnet152", windows=6, steps=10)),
+    "ladder wide": (104, ladder("wide", windows=6, steps=40)),
 }
 """Step -> seconds at most, and what it does; the most valuable first."""

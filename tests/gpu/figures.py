@@ -15,7 +15,6 @@ from tests.gpu.study import GPU, HERE, ROOT, Study
 EXAMPLES = ROOT / "examples"
 MESSAGE = "256M" if GPU else "256K"
 SIZES = [1 << 20, 16 << 20, 256 << 20, 1 << 30] if GPU else [1 << 14, 1 << 18]
-PRESETS = ["throughput", "latency", "model-medium", "stability", "nvlink", "hopper", "model-small", "model-large"]
 
 
 def hosts(study: Study) -> list[str]:
@@ -207,49 +206,11 @@ def compression(study: Study) -> dict[str, Any]:
     return found
 
 
-def presets(study: Study) -> dict[str, Any]:
-    """Each named preset beside NCCL's default over NVLink, alone and beside a matrix product, the default in turn."""
-    words = ["default", *PRESETS]
-    order: list[list[Any]] = [[0, False], [0, True]]
-    for at in range(1, len(words)):
-        order += [[at, False], [at, True]]
-        if at % 3 == 0:
-            order += [[0, False], [0, True]]
-    points = [["all_reduce", size] for size in SIZES]
-    where = ["--nproc-per-node", "2"]
-    done = session(study, "presets", where, environments=words, order=order, points=points, seconds=0.06, deadline=25.0)
-    found: dict[str, Any] = {"failed": done["failed"], "seconds": done["seconds"], "trials": done["trials"]}
-    for record in done["records"]:
-        row = found.setdefault(record["word"], {"variables": done["environments"][record["word"]]})
-        if record.get("bus_bandwidth"):
-            row.setdefault(f"GB/s {record['bytes']}", []).append(round(record["bus_bandwidth"] / 1e9, 1))
-        elif both := record.get("overlap"):
-            calls, _ = record["load"]
-            times = {name: statistics.median(seconds) for name, seconds in both.items()}
-            row.setdefault(f"beside a product {record['bytes']}", []).append(
-                {
-                    "GB/s": round(
-                        record["bytes"] * calls / times["together"] / 1e9, 2
-                    ),  # of two ranks the bus factor is 1
-                    "product_takes": round(times["matmul_together"] / times["matmul_alone"], 3),
-                    "both_over_the_longer_alone": round(
-                        statistics.median(map(max, both["together"], both["matmul_together"]))
-                        / max(times["alone"], times["matmul_alone"]),
-                        3,
-                    ),
-                    "load": record["load"],
-                }
-            )
-    return found
-
-
 STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
     "tune NVLink": (140, tune_nvlink),
     "tune sockets": (182, tune_sockets),
     "capture": (45, capture),
     "grid": (72, grid),
-    "best again": (0, best_again),
-    "compression": (40, compression),
-    "presets": (46, presets),
+    "best again": (75, best_again),
 }
 """Step -> seconds at most, and what it does; the most valuable first."""

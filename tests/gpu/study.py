@@ -1,7 +1,8 @@
-"""A study on a machine with two GPUs, by hand, in two parts of nine minutes at most.
+"""A study on a machine with two GPUs, by hand, in parts of nine minutes at most.
 
     python -m tests.gpu.study correctness OUT [STEP ...]    examples, diagnosis, profiler, monitor, the ladder
-    python -m tests.gpu.study figures OUT [STEP ...]        tune, the cost of capture, presets, compression
+    python -m tests.gpu.study figures OUT [STEP ...]        tune, the grid, the cost of capture
+    python -m tests.gpu.study layers OUT [STEP ...]         what nvrun sets by itself, presets, compression
 
 Each step has a deadline of its own, and one that fails stops no other. After every step OUT/PART.json has the results
 so far, and OUT/PART.tar.gz what every command printed and the run folders. Without a GPU it is a rehearsal: gloo, small
@@ -180,9 +181,9 @@ def together(*works: Callable[[], Any]) -> list[Any]:
 
 
 def main() -> None:
-    from tests.gpu import correctness, figures
+    from tests.gpu import correctness, figures, layers
 
-    parts = {"correctness": correctness.STEPS, "figures": figures.STEPS}
+    parts = {"correctness": correctness.STEPS, "figures": figures.STEPS, "layers": layers.STEPS}
     if len(sys.argv) < 3 or sys.argv[1] not in parts:
         sys.exit(__doc__)
     if GPU and any(os.environ.get(name) != value for name, value in KEPT.items()):

@@ -1,6 +1,6 @@
 """A study on a machine with two GPUs, by hand: NCCL under nvrun on one host, and on the same two GPUs as two hosts.
 
-    python -m tests.gpu.two_gpus OUT [part ...]        parts: spine hosts preflight layers sockets odd deep
+    python -m tests.gpu.two_gpus OUT [part ...]        parts: spine hosts preflight deep
 
 The two hosts are those of two_hosts.py. What came later is study.py.
 Writes OUT/two_gpus.json and what every run printed. NVLink multicast stays as the user has set it: the study refuses to
@@ -22,7 +22,6 @@ from tests.gpu import two_hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-ALLREDUCE = str(ROOT / "tests/gpu/allreduce.py")
 TRAIN = str(ROOT / "examples/train_ddp.py")
 OUT = Path(sys.argv[1])
 WORK = OUT / "work"
@@ -60,11 +59,6 @@ def nvrun(name: str, *arguments: str, timeout: float = 120, **environment: str) 
 def nccl_logs() -> str:
     logs = sorted((WORK / "nvrun-runs/latest/logs").rglob("nccl.*.log"))
     return "\n".join(log.read_text(errors="replace") for log in logs)
-
-
-def busbw(done: subprocess.CompletedProcess[str]) -> Any:
-    found = re.search(r"RESULT (\{.*\})", done.stdout)
-    return json.loads(found[1]) if found else None
 
 
 def spine() -> None:
@@ -146,49 +140,6 @@ def preflight() -> None:
     (OUT / "topo.txt").write_text(nvrun("topo", "topo").stdout)
 
 
-def layers(where: list[str], sizes: str, presets: list[str], title: str) -> None:
-    """The automatic layer and each preset beside NCCL's default, defaults interleaved."""
-    found: dict[str, list[Any]] = {}
-    for preset in presets:
-        for name, flags in (
-            ("default", ["--hook", "none"]),
-            (preset, ["--preset", preset] if preset != "automatic" else []),
-        ):
-            done = nvrun(f"{title} {name}", *where, *flags, ALLREDUCE, "--sizes", sizes, timeout=90)
-            found.setdefault(name, []).append(busbw(done))
-    for name, flags in (("default", ["--hook", "none"]), ("automatic", [])):
-        done = nvrun(f"{title} overlap {name}", *where, *flags, ALLREDUCE, "--sizes", sizes, "--overlap", timeout=90)
-        found.setdefault(f"{name} overlap", []).append(busbw(done))
-    report[title] = found
-
-
-def odd() -> None:
-    """A rank that leaves a collective out, and one that hangs before it: who is named, and in how many seconds."""
-    script = WORK / "odd.py"
-    script.write_text(
-        "import datetime, os, sys, time, torch, torch.distributed as dist\n"
-        "local = int(os.environ['LOCAL_RANK'])\n"
-        "torch.cuda.set_device(local)\n"
-        "soon = datetime.timedelta(seconds=20)\n"
-        "dist.init_process_group('nccl', timeout=soon, device_id=torch.device('cuda', local))\n"
-        "x = torch.ones(1 << 20, device='cuda')\n"
-        "for _ in range(5): dist.all_reduce(x)\n"
-        "torch.cuda.synchronize()\n"
-        "if sys.argv[1] == 'mismatch' and local == 1: dist.broadcast(x, 0)\n"
-        "elif sys.argv[1] == 'hang' and local == 1: time.sleep(200)\n"
-        "else: dist.all_reduce(x)\n"
-        "torch.cuda.synchronize()\n"
-        "dist.barrier()\n"
-    )
-    report["odd"] = {}
-    for kind in ("mismatch", "hang"):
-        begun = time.monotonic()
-        done = nvrun(f"odd {kind}", "--nproc-per-node", "2", str(script), kind, timeout=120)
-        seconds = round(time.monotonic() - begun, 1)
-        told = nvrun(f"diagnose {kind}", "diagnose")
-        report["odd"][kind] = {"exit": done.returncode, "seconds": seconds, "diagnosis": told.stdout.splitlines()[:12]}
-
-
 def deep() -> None:
     """The deep check and its time, and the same with P2P switched off."""
     report["deep"] = {}
@@ -202,8 +153,8 @@ def main() -> None:
     if any(os.environ.get(name) != value for name, value in KEPT.items()):
         sys.exit(f"this study runs only with {KEPT} in the environment")
     WORK.mkdir(parents=True, exist_ok=True)
-    parts = sys.argv[2:] or ["spine", "hosts", "preflight", "layers", "sockets"]
-    two = two_hosts.make(OUT) if {"hosts", "sockets"} & set(parts) else []
+    parts = sys.argv[2:] or ["spine", "hosts", "preflight", "deep"]
+    two = two_hosts.make(OUT) if "hosts" in parts else []
     for part in parts:
         try:
             if part == "spine":
@@ -212,15 +163,8 @@ def main() -> None:
                 hosts(two)
             elif part == "preflight":
                 preflight()
-            elif part == "layers":
-                names = ["automatic", "hopper", "nvlink", "throughput", "model-small", "model-large", "ab-no-p2p"]
-                layers(["--nproc-per-node", "2"], "1M,16M,256M,1G", names, "layers")
-            elif part == "odd":
-                odd()
             elif part == "deep":
                 deep()
-            elif part == "sockets":
-                layers(two, "1M,16M,256M", ["automatic", "ethernet", "model-large"], "sockets")
         except Exception as error:  # noqa: BLE001 - one part's failure must not cost the others their time
             report[f"{part} failed"] = f"{type(error).__name__}: {error}"
         (OUT / "two_gpus.json").write_text(json.dumps(report, indent=1))

@@ -14,6 +14,22 @@ HOSTS = {"one": "10.99.0.1", "two": "10.99.0.2"}
 
 def make(folder: Path) -> list[str]:
     """The flags that reach both, one rank on each; the script behind `--rsh` is written into `folder`."""
+    if not Path("/var/run/netns", next(iter(HOSTS))).exists():  # an earlier study on this machine made them
+        _join()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    script = folder / "rsh.sh"
+    script.write_text(
+        "#!/bin/sh\n# HOST COMMAND...: on that host, with its GPU; the environment is kept\n"
+        "host=$1; shift\n"
+        + ("case $host in one) gpu=0;; two) gpu=1;; esac\n" if visible is None else f"gpu={visible}\n")
+        + "export CUDA_VISIBLE_DEVICES=$gpu NCCL_HOSTID=$host\n"
+        'exec nsenter --net=/var/run/netns/$host unshare --uts sh -c \'hostname "$0" && exec "$@"\' "$host" "$@"\n'
+    )
+    script.chmod(0o755)
+    return ["--hosts", ",".join(HOSTS), "--rsh", f"{script} {{host}}", "--nproc-per-node", "1"]
+
+
+def _join() -> None:
     from pyroute2 import IPRoute, NetNS, netns  # type: ignore[import-not-found, unused-ignore]
 
     with IPRoute() as ip:
@@ -33,14 +49,3 @@ def make(folder: Path) -> list[str]:
                 inside.link("set", index=inside.link_lookup(ifname="lo")[0], state="up")
     with open("/etc/hosts", "a") as file:
         file.writelines(f"{address} {name}\n" for name, address in HOSTS.items())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    script = folder / "rsh.sh"
-    script.write_text(
-        "#!/bin/sh\n# HOST COMMAND...: on that host, with its GPU; the environment is kept\n"
-        "host=$1; shift\n"
-        + ("case $host in one) gpu=0;; two) gpu=1;; esac\n" if visible is None else f"gpu={visible}\n")
-        + "export CUDA_VISIBLE_DEVICES=$gpu NCCL_HOSTID=$host\n"
-        'exec nsenter --net=/var/run/netns/$host unshare --uts sh -c \'hostname "$0" && exec "$@"\' "$host" "$@"\n'
-    )
-    script.chmod(0o755)
-    return ["--hosts", ",".join(HOSTS), "--rsh", f"{script} {{host}}", "--nproc-per-node", "1"]
