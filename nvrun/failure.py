@@ -16,11 +16,11 @@ import msgspec
 from nvrun import runs
 from nvrun.diagnose import seen
 from nvrun.diagnose.files import Collected, collect
-from nvrun.diagnose.judge import culprit, diagnose, first_failure
+from nvrun.diagnose.judge import culprit, diagnose
 from nvrun.diagnose.page import one_page
 from nvrun.diagnose.scan import Source
 from nvrun.errors import UsageError
-from nvrun.model import Finding, RunResult, Severity, Verdict, worst_first
+from nvrun.model import Finding, RunResult, Severity, Verdict, first_failure, worst_first
 from nvrun.rundir import file_name
 
 AT_ONCE = 256 << 20

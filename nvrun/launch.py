@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 import msgspec
@@ -18,7 +18,7 @@ from nvrun.fleet.crew import SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS, means
-from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity
+from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity, first_failure
 from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
 from nvrun.preflight import Before, Decided
@@ -47,6 +47,23 @@ HOST_LOST = means(
     remedy="is it up (ping, its BMC's console)? then nvrun check --hosts HOST, and journalctl -b -1 there; leave it "
     "out meanwhile: --exclude HOST",
     source="nvrun's own heartbeats: one every 2 s",
+)
+TORCHRUN_KILLED = means(
+    "torchrun-killed",
+    "torchrun itself was ended by a signal on a host",
+    read="its exit status, as the host's agent saw it",
+    why="its ranks there end with it, and the job with them",
+    remedy="look who sent it: the kernel for want of memory (dmesg -T | grep -i 'killed process' there), the "
+    "scheduler, a person",
+    source="waitpid(2); signal(7)",
+)
+TORCHRUN_FAILED = means(
+    "torchrun-failed",
+    "torchrun itself ended on a host, or could not be started, before any rank had failed",
+    read="its exit status, as the host's agent saw it",
+    why="its ranks there end with it, and the job with them",
+    remedy="its own last lines say why: torchrun.err in that host's logs",
+    source="exit(3)",
 )
 OUTPUT_LOST = means(
     "output-lost",
@@ -90,6 +107,8 @@ class Launch:
         self._words = Words({})
         self._lost: dict[str, str] = {}
         """Host -> how, of those that the job could not do without."""
+        self._torchrun: Finding | None = None
+        """That it ended by itself, of the host where it did so first."""
         self._bad_hosts: dict[str, str] = {}
         self._changed: list[Finding] = []
         crew.listener = self
@@ -225,7 +244,7 @@ class Launch:
             started=started,
             seconds=self._folder.seconds,
             ranks=tuple(sorted(self._ends, key=lambda end: (end.rank, end.attempt))),
-            first_failure=self._first_failure() if ending.by == "rank" else None,
+            first_failure=first_failure(self._ends) if ending.by == "rank" else None,
             message=ending.message,
             findings=(
                 *findings,
@@ -234,6 +253,7 @@ class Launch:
                 *self._words.findings(),
                 *self._hang(),
                 *self._losses(),
+                *([self._torchrun] if self._torchrun and ending.by == "torchrun" else []),
             ),
             console_dropped=self._dropped + Counter(self._writer.dropped),
             attempts=tuple(earlier),
@@ -260,6 +280,8 @@ class Launch:
         if ending.by in ("rank", "torchrun") and self._lost and not self._is_the_step():
             (name, why), *_ = self._lost.items()
             return Ending(by="lost", exit_code=69, message=f"lost {name}: {why}")
+        if ending.by == "rank" and (first := first_failure(self._ends)):  # another may have been heard sooner
+            return Ending(by="rank", exit_code=shell_code(first.code or 0), message=ending.message)
         return ending
 
     def _is_the_step(self) -> bool:
@@ -287,7 +309,8 @@ class Launch:
             self._folder.begin_file(host, self._crew.names[host], body["path"])
         elif kind == "no-start":
             self._states[host] = "done"  # there is nothing whose end could still be told
-            self._torchrun_over(127, f"{self._crew.names[host]}: torchrun could not be started: {body['why']}")
+            name = self._crew.names[host]
+            self._torchrun_over(name, 127, f"{name}: torchrun could not be started: {body['why']}")
         elif kind == "stopped":
             name, pid = self._crew.names[host], body["pid"]
             self._crew.say(f"nvrun: torchrun on {name} was stopped by somebody (SIGSTOP); there: kill -CONT {pid}")
@@ -378,19 +401,24 @@ class Launch:
             pids = " ".join(str(pid) for pid in body["stuck"])
             crew.say(f"nvrun: {name}: processes {pids} cannot be ended (uninterruptible wait); it may need a reboot")
         if code and crew.ending is None and not self._goes_on_without(host, f"torchrun there {ended(code)}"):
-            failed = self._first_failure()
+            failed = first_failure(self._ends)
             if failed:  # with restarts: the last attempt has failed as well
                 crew.end("rank", shell_code(failed.code or 0))
             else:
-                words = "\n".join(f"    {line}" for line in body["tail"])
-                self._torchrun_over(shell_code(code), f"torchrun on {name} {ended(code)}\n{words}".rstrip())
+                self._torchrun_over(name, code, f"torchrun on {name} {ended(code)}", body["tail"])
 
-    def _torchrun_over(self, code: int, message: str) -> None:
+    def _torchrun_over(self, name: str, code: int, message: str, tail: Sequence[str] = ()) -> None:
         """torchrun itself has failed on a host. Before the ranks were let go that waits for what the checks say."""
+        kind = TORCHRUN_KILLED if code < 0 else TORCHRUN_FAILED
+        self._torchrun = self._torchrun or Finding(
+            code=kind, severity=Severity.ERROR, message=message, host=name, remedy=MEANINGS[kind].remedy,
+            evidence=tuple(tail), confidence=0.9 if code < 0 else 0.5,
+        )  # fmt: skip
+        words = "\n".join([message, *(f"    {line}" for line in tail)])
         if self.plan is not None:
-            self._crew.end("torchrun", code, message)
+            self._crew.end("torchrun", shell_code(code), words)
         elif self._crew.stillborn is None:
-            self._crew.stillborn = Ending(by="torchrun", exit_code=code, message=message)
+            self._crew.stillborn = Ending(by="torchrun", exit_code=shell_code(code), message=words)
 
     def _goes_on_without(self, host: int, why: str) -> bool:
         """Whether an elastic job still has nodes enough; `host` has left it then."""
@@ -411,13 +439,6 @@ class Launch:
         for host in running:
             self._states[host] = "gone"
             self._crew.say(f"nvrun: {self._crew.names[host]} is not waited for: the job has ended without it")
-
-    def _first_failure(self) -> RankEnd | None:
-        """The rank that failed first in the last attempt, by the hosts' corrected clocks; those that nvrun ended itself
-        do not count."""
-        failed = [end for end in self._ends if end.failed]
-        last = max((end.attempt for end in failed), default=0)
-        return min((end for end in failed if end.attempt == last), key=lambda end: end.at or math.inf, default=None)
 
 
 def _words(name: str) -> str:

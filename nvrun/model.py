@@ -151,6 +151,22 @@ class RankEnd(Frozen, frozen=True, kw_only=True):
         return bool(self.code) and not self.by_nvrun
 
 
+def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:
+    """The rank that failed first, in torchrun's last attempt: what it restarted is not what the job failed of. None
+    where no rank failed by itself.
+
+    By time where every failure has one, as all have that a launcher saw; else by order, which is that in which they
+    were heard, or by rank in `result.json`. The first by time may have failed in consequence: `diagnose.judge.culprit`
+    weighs that with what the logs say, once they are read.
+    """
+    failed = [end for end in ends if end.failed]
+    last = max((end.attempt for end in failed), default=0)
+    failed = [end for end in failed if end.attempt == last]
+    if any(end.at is None for end in failed):
+        return failed[0]
+    return min(failed, key=lambda end: end.at or 0.0, default=None)
+
+
 EndedBy = Literal["success", "rank", "torchrun", "signal", "lost", "hang", "preflight", "unreachable", "internal"]
 """What ended a run. `torchrun`: it failed by itself, with no rank failing first (a taken port, a flag it refuses)."""
 FAILURES: tuple[EndedBy, ...] = ("rank", "torchrun", "hang", "lost")

@@ -11,7 +11,7 @@ from nvrun.diagnose.flight import Dump, odd_collectives
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.scan import Match, Source, scan
 from nvrun.facts import HostFacts
-from nvrun.model import Finding, RankEnd
+from nvrun.model import Finding, RankEnd, first_failure
 
 EVIDENCE_LINES = 8
 """Lines kept for one finding, the first ones that came."""
@@ -57,17 +57,6 @@ def _explain_exits(groups: Iterable[_Group]) -> None:
     for group in groups:
         if group.match.code == "script-failed" and any(not other.ranks or other.ranks & group.ranks for other in told):
             group.match = replace(group.match, stage=Stage.CONSEQUENCE)
-
-
-def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:
-    """The first end that was a failure and not asked for by nvrun, after torchrun's last restart: what it restarted is
-    not what the job failed of. By time where every end has one, else by order."""
-    failed = [end for end in ends if end.failed]
-    last = max((end.attempt for end in failed), default=0)
-    failed = [end for end in failed if end.attempt == last]
-    if failed and all(end.at is not None for end in failed):
-        return min(failed, key=lambda end: end.at or 0.0)
-    return failed[0] if failed else None
 
 
 def culprit(findings: Sequence[Finding], ends: Sequence[RankEnd]) -> RankEnd | None:

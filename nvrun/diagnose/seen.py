@@ -11,8 +11,10 @@ from nvrun.model import Finding, RankEnd, RunResult, Severity
 from nvrun.nccl.log_line import clean, cut_lines, read_record, text
 
 WARNINGS = 4
+_ENDS = {"host-lost": Stage.HARDWARE, "torchrun-killed": Stage.HOST, "torchrun-failed": Stage.SYMPTOM}
+"""What the launcher found as the job ended, and not by a look at the hosts -> how near to a root it is."""
 _STAGES = {
-    "host-lost": Stage.HARDWARE,
+    **_ENDS,
     "gpu-lost": Stage.HARDWARE,
     "gpus-unreadable": Stage.HARDWARE,
     "ecc-uncorrected-grew": Stage.HARDWARE,
@@ -27,9 +29,9 @@ _SINCE = "seen after the failure; before the launch it was well"
 
 
 def matches(result: RunResult) -> Iterator[Match]:
-    """A lost host, and what is no longer on the hosts as it was before the launch."""
-    lost = [finding for finding in result.findings if finding.code == "host-lost"]
-    for finding in (*lost, *result.changed):
+    """A lost host, a torchrun that ended by itself, and what is no longer on the hosts as it was before the launch."""
+    ends = [finding for finding in result.findings if finding.code in _ENDS]
+    for finding in (*ends, *result.changed):
         if finding.severity >= Severity.ERROR and not finding.code.startswith("xid-"):
             yield Match(
                 code=finding.code,
@@ -40,7 +42,7 @@ def matches(result: RunResult) -> Iterator[Match]:
                 severity=finding.severity,
                 host=finding.host,
                 subject=finding.subject,
-                evidence=finding.evidence or (() if finding in lost else (_SINCE,)),
+                evidence=finding.evidence or (() if finding in ends else (_SINCE,)),
             )
 
 

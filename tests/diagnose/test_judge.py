@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvrun.diagnose.ends import decode
-from nvrun.diagnose.judge import diagnose, first_failure
+from nvrun.diagnose.judge import diagnose
 from nvrun.diagnose.moment import moment
 from nvrun.diagnose.scan import Source
 from nvrun.facts import HostFacts
-from nvrun.model import Finding, RankEnd, Severity
+from nvrun.model import Finding, RankEnd, Severity, first_failure
 
 TRACEBACK = """\
 Traceback (most recent call last):

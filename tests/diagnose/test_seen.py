@@ -112,6 +112,25 @@ def test_nccl_warnings_of_the_process_that_ended() -> None:
     assert [line.partition("WARN ")[2] for line in found] == ["first", "second"]
 
 
+def test_a_torchrun_that_was_killed_is_the_cause_and_one_that_failed_only_where_no_log_has_another() -> None:
+    reset = [Source("rank0.err", ["RuntimeError: Connection reset by peer", "errno: 113 - No route to host"], rank=0)]
+    end = RankEnd(rank=0, host="a", local_rank=0, pid=1, code=1, at=1.0)
+    killed, failed = (
+        Finding(code=f"torchrun-{how}", severity=Severity.ERROR, message=how, host="b", evidence=("its last words",))
+        for how in ("killed", "failed")
+    )
+    for own, others, expected in (
+        (killed, reset, "torchrun-killed"),
+        (failed, [], "torchrun-failed"),
+        (failed, reset, "no-route"),
+    ):
+        ended = result(ended_by="torchrun", findings=(own,))
+        (first, *_) = diagnose(others, ends=(end,) if others else (), matches=seen.matches(ended))
+        assert first.code == expected
+    (alone,) = diagnose([], matches=seen.matches(result(ended_by="torchrun", findings=(failed,))))
+    assert (alone.host, alone.evidence) == ("b", ("its last words",))
+
+
 def test_a_lost_host_and_words_that_the_disk_did_not_take(tmp_path: Path) -> None:
     lost = Finding(code="host-lost", severity=Severity.ERROR, message="b was lost while its ranks ran: nothing heard",
                    host="b", remedy="look", confidence=0.9)  # fmt: skip

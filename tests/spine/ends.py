@@ -121,7 +121,7 @@ ENDS = (
         actions=("deaf", "daemon", "wait", "fail:3:37", "sleep"), flags=("--grace", "3")),
     End("kill -9 of a rank", kill_a_rank, 137, "rank", 5.0, ("on b (local rank", "was killed by SIGKILL")),
     End("kill -9 of torchrun", kill("b", "torchrun"), 137, "torchrun", 5.0,
-        ("torchrun on b was killed by SIGKILL",)),
+        ("torchrun on b was killed by SIGKILL", "Cause (almost certain, 90%): on b", "look who sent it")),
     End("kill -9 of the supervisor", kill("b", "supervisor"), 69, "lost", 5.0, ("lost b",)),
     End("kill -9 of the keeper", kill("b", "keeper"), 69, "lost", 5.0, ("lost b",)),
     End("kill -9 of the connection's sshd", kill_sshd, 69, "lost", 5.0, ("lost b",)),
