@@ -1,20 +1,17 @@
 """Error counters before and after the job: NVLink, GPU memory (ECC), Xid, RDMA ports, interfaces. Growth is a finding.
 
-After a failure nvrun itself looks at the hosts that are concerned; this hook looks at all hosts, also after a success.
+After a failure nvrun itself looks at the hosts that are concerned; this hook looks at all others, and after a success
+at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from nvrun.checks.grown import growth
 from nvrun.hooks import Job
 
 
 def around(job: Job, options: object) -> Generator[None, None, None]:
     yield
-    if not job.facts:
-        return
-    for node, after in job.look().items():
-        for finding in growth(job.facts[node], after):
-            job.find(finding)
+    for finding in job.changes():
+        job.find(finding)

@@ -7,7 +7,7 @@ as in the preflight: a firewall that closed meanwhile shows there, and in no log
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nvrun import preflight
@@ -41,6 +41,7 @@ _WAITED = (Stage.NETWORK, Stage.TIMEOUT, Stage.CONSEQUENCE)
 class Aftermath(NamedTuple):
     """What is known of hosts that still answer."""
 
+    looked_at: Collection[int]
     changed: tuple[Finding, ...]
     failed: Mapping[str, Finding]
     """Host -> what shows that it failed; looked for only where --node-restarts may do without it."""
@@ -57,7 +58,7 @@ def look(crew: Crew, job: Job, before: Before, result: RunResult) -> Aftermath:
     found = [finding for host in now for finding in growth(before.facts[host], now[host])]
     if job.options.check != "off" and waited_for_a_peer(result):
         found += _unconnected(crew, job, before, concerned[:MOST_CONNECTED])
-    return Aftermath(tuple(found), _failed(job, before, now, result) if replaceable else {})
+    return Aftermath(now.keys(), tuple(found), _failed(job, before, now, result) if replaceable else {})
 
 
 def _failed(job: Job, before: Before, now: Mapping[int, HostFacts], result: RunResult) -> dict[str, Finding]:

@@ -238,7 +238,7 @@ def run_job(
             launch.observe()
             if nodes:
                 nodes.tell(launch.result(started))
-            launch.look_again(started)
+            hooked.looked_at = launch.look_again(started)
             hooked.result = launch.result(started)
             hooked.after()
             launch.bring_logs()

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 import msgspec
@@ -223,8 +223,9 @@ class Launch:
         for host, why in self._folder.unfetched.items():
             crew.say(f"nvrun: logs of {crew.names[host]} could not be written here: {why}")
 
-    def look_again(self, started: float) -> None:
-        """After a failure: what changed on the hosts since the ranks were let go, and which of them failed."""
+    def look_again(self, started: float) -> Collection[int]:
+        """After a failure: what changed on the hosts since the ranks were let go, and which of them failed. Returns
+        the hosts that were looked at."""
         if self._before and self._crew.ending and self._crew.ending.by in FAILURES:
             from nvrun import aftermath  # only a failure waits for the rules of diagnosis
 
@@ -232,6 +233,8 @@ class Launch:
             self._changed += seen.changed
             self._bad_hosts |= {host: finding.message for host, finding in seen.failed.items()}
             self._found |= {(finding.code, finding.subject): finding for finding in seen.failed.values()}
+            return seen.looked_at
+        return ()
 
     def result(self, started: float, findings: Iterable[Finding] = (), earlier: Iterable[Attempt] = ()) -> RunResult:
         """How it went, as known now."""

@@ -5,7 +5,7 @@
         ...
         hooked.plan, hooked.facts = plan, facts
         ...
-        hooked.result = result
+        hooked.looked_at, hooked.result = looked_at, result
         hooked.after()                # while the hosts still answer; where this was not reached, at the end
 
 What they found is then in `hooked.findings`.
@@ -18,8 +18,10 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import contextmanager
 from typing import Any
 
+from nvrun.checks.grown import LOOKED_AT, growth
 from nvrun.facts import SECTIONS, HostFacts
 from nvrun.fleet.crew import FACTS_SECONDS, Crew, Ended
+from nvrun.fleet.session import Body
 from nvrun.hooks.model import Completed, Hook, HookFailed
 from nvrun.job import Job
 from nvrun.meanings import means
@@ -56,6 +58,8 @@ class Hooked:
     def __init__(self, crew: Crew, job: Job, say: Callable[[str], None]) -> None:
         self.findings: list[Finding] = []
         self.facts: Mapping[int, HostFacts] = {}
+        self.looked_at: Collection[int] = ()
+        """Nodes of which nvrun itself has told, after a failure, what changed there."""
         self.result: RunResult | None = None
         self._plan: Plan | None = None
         self._crew, self._job, self._say = crew, job, say
@@ -97,9 +101,18 @@ class Hooked:
         return {self._name(node): _completed(self._name(node), answers.get(node)) for node in bodies}
 
     def look(self) -> dict[int, HostFacts]:
-        found = self._crew.facts_again(facts_requests(self._job, self.plan), FACTS_SECONDS)
+        return self._read_again(facts_requests(self._job, self.plan), SECTIONS)
+
+    def changes(self) -> list[Finding]:
+        requests = facts_requests(self._job, self.plan)
+        wanted = {node: {**requests[node], "sections": LOOKED_AT} for node in self.facts if node not in self.looked_at}
+        now = self._read_again(wanted, LOOKED_AT)
+        return [finding for node in now for finding in growth(self.facts[node], now[node])]
+
+    def _read_again(self, requests: Mapping[int, Body], sections: Sequence[str]) -> dict[int, HostFacts]:
+        found = self._crew.facts_again(requests, FACTS_SECONDS)
         for node, facts in found.items():
-            if facts.missing.keys() >= set(SECTIONS):
+            if facts.missing.keys() >= set(sections):
                 self.warn(f"facts of {self._name(node)} could not be read", host=self._name(node))
         return found
 

@@ -117,6 +117,11 @@ class Job(Protocol):
     def look(self) -> dict[int, HostFacts]:
         """Node -> facts read anew, of the hosts that answer."""
 
+    def changes(self) -> Sequence[Finding]:
+        """In an after-part: what is no longer on the hosts as it was before the launch. After a failure nvrun has
+        looked at the hosts concerned by itself, and tells of those in `result.changed`: only the others are looked at
+        here."""
+
     def say(self, line: str) -> None:
         """A line on the console."""
 

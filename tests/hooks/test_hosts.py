@@ -121,3 +121,21 @@ def test_after_a_failure_only_the_implicated_hosts_keep_nccl_logs(lab: Lab, plac
     assert done.returncode == 5, done.stderr
     assert [path.parent.name for path in place.glob("runs/latest/logs/*/nccl.x.1.log")] == ["b"]
     assert json.loads((place / "runs/latest/result.json").read_text())["ended_by"] == "rank"
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_what_changed_on_a_host_is_told_once(lab: Lab, place: Path, code: int) -> None:
+    """By the hook, or after a failure by nvrun's own look."""
+    gone = "eth0 192.0.2.9: present before the job, gone after it"
+    one, other = (["ip", "address", verb, "192.0.2.9/32", "dev", "eth0"] for verb in ("add", "delete"))
+    script = f"[ $RANK = 0 ] || {{ {' '.join(other)}; exit {code}; }}; sleep {code and 20}"
+    lab.exec("b", one, check=True)
+    try:
+        done = nvrun(lab, place, "--hook", "nvlink-errors", "--no-python", "sh", "-c", script)
+    finally:
+        lab.exec("b", other)  # where the rank never came to it
+    assert done.returncode == code, done.stderr
+    assert done.stderr.count(gone) == 1, done.stderr
+    result = json.loads((place / "runs/latest/result.json").read_text())
+    told = [key for key in ("findings", "changed") for each in result.get(key, ()) if gone in each["message"]]
+    assert told == ["changed" if code else "findings"]
