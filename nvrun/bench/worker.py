@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn
 
 MARK = "nvrun-bench "
@@ -232,7 +233,7 @@ class Trial:
         """Element by element the greatest of all ranks: a collective is over when its last rank is done."""
         return [max(column) for column in zip(*self._gathered(values))]  # noqa: B905 - Python 3.9
 
-    def seconds(self, run: Callable[[], None], count: int) -> float:
+    def seconds(self, run: Callable[[], object], count: int) -> float:
         """Seconds for one call of `count`, which begin when all ranks are there."""
         self.dist.all_reduce(self.torch.zeros(1, device=self.device))
         if self.kind == "cpu":
@@ -340,27 +341,35 @@ class Call:
         self.send, self.recv = trial.sent[:sends], trial.received[:receives]
         self.nbytes = 4 * max(sends, receives)
         """The size by which nccl-tests counts: of the longer buffer."""
+        self.run = self._bound()
 
-    def run(self) -> None:
+    def _bound(self) -> Callable[[], object]:
+        """The collective itself, with as little of our own around it as can be: a short one takes 40 us."""
         dist, group, members, me = self.dist, self.group, self.members, self.me
         if self.collective == "all_reduce":
-            dist.all_reduce(self.recv, group=group)
-        elif self.collective == "all_gather":
-            self._newest("all_gather_single", "all_gather_into_tensor")(self.recv, self.send, group=group)
-        elif self.collective == "reduce_scatter":
-            self._newest("reduce_scatter_single", "reduce_scatter_tensor")(self.recv, self.send, group=group)
-        elif self.collective == "broadcast":
-            dist.broadcast(self.recv, src=members[0], group=group)
-        elif self.collective == "all_to_all":
-            dist.all_to_all_single(self.recv, self.send, group=group)
-        else:  # each rank to the next and from the one before, as nccl-tests has it
-            after, before = members[(me + 1) % len(members)], members[me - 1]
+            return partial(dist.all_reduce, self.recv, group=group)
+        if self.collective == "all_gather":
+            newest = self._newest("all_gather_single", "all_gather_into_tensor")
+            return partial(newest, self.recv, self.send, group=group)
+        if self.collective == "reduce_scatter":
+            newest = self._newest("reduce_scatter_single", "reduce_scatter_tensor")
+            return partial(newest, self.recv, self.send, group=group)
+        if self.collective == "broadcast":
+            return partial(dist.broadcast, self.recv, src=members[0], group=group)
+        if self.collective == "all_to_all":
+            return partial(dist.all_to_all_single, self.recv, self.send, group=group)
+        after, before = members[(me + 1) % len(members)], members[me - 1]
+
+        def to_the_next() -> None:
+            """Each rank to the next and from the one before, as nccl-tests has it."""
             pair = [
                 dist.P2POp(dist.isend, self.send, after, group=group),
                 dist.P2POp(dist.irecv, self.recv, before, group=group),
             ]
             for work in dist.batch_isend_irecv(pair):
                 work.wait()
+
+        return to_the_next
 
     def _newest(self, *names: str) -> Any:
         """torch 2.13 renamed two functions and warns of the old names."""

@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 SIZES = [*(8 * 4**step for step in range(14)), 1 << 30, 4 << 30]
-ROUNDS = 2
+ROUNDS = 4
 NVRUN = [sys.executable, "-m", "nvrun"]
 
 
@@ -42,11 +42,14 @@ def run(out: Path, name: str, argv: list[str], timeout: float) -> tuple[int, str
     return code, stdout
 
 
+WAYS = {"nvrun": [], "without recorders": ["--hook", "none"]}
+
+
 def bench(out: Path) -> dict[str, Any]:
-    """Plain loop and nvrun bench in turn; their times for each size, and the ratio of the medians."""
+    """Plain loop and nvrun bench, as it is and without what records, in turn; their seconds for each size, and the
+    ratios of the medians."""
     plain: dict[int, list[float]] = {size: [] for size in SIZES}
-    ours: dict[int, list[float]] = {size: [] for size in SIZES}
-    rows: list[dict[str, Any]] = []
+    ours: dict[str, dict[int, list[float]]] = {way: {size: [] for size in SIZES} for way in WAYS}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     measure = ["bench", "--nproc-per-node", "2", "--collectives", "all-reduce", "--json"]
     for at in range(ROUNDS):
@@ -57,14 +60,17 @@ def bench(out: Path) -> dict[str, Any]:
             if line.startswith("PLAIN "):
                 for size, seconds in json.loads(line[6:]).items():
                     plain[int(size)].append(seconds)
-        code, text = run(out, f"bench {at}", [*NVRUN, *measure, "--sizes", ",".join(map(str, SIZES))], timeout=60)
-        if code == 0:
-            rows = json.loads(text)["records"]
-            for row in rows:
+        for way, flags in WAYS.items():
+            sizes = ["--sizes", ",".join(map(str, SIZES))]
+            code, text = run(out, f"{way} {at}", [*NVRUN, *measure, *sizes, *flags], timeout=60)
+            for row in json.loads(text)["records"] if code == 0 else []:
                 if "median" in row:
-                    ours[row["bytes"]].append(row["median"])
-    ratios = {size: median(ours[size]) / median(plain[size]) for size in SIZES if ours[size] and plain[size]}
-    return {"plain": plain, "nvrun": ours, "ratio": ratios, "records": rows}
+                    ours[way][row["bytes"]].append(row["median"])
+    ratios = {
+        way: {size: median(found[size]) / median(plain[size]) for size in SIZES if found[size] and plain[size]}
+        for way, found in ours.items()
+    }
+    return {"plain": plain, "ours": ours, "ratio": ratios}
 
 
 def compare(out: Path) -> dict[str, Any]:
@@ -104,8 +110,8 @@ def main() -> None:
     for name in sys.argv[2:] or ["bench"]:
         report[name] = parts[name](out)
         (out / "bench_two_gpus.json").write_text(json.dumps(report, indent=1))
-    for size, ratio in report.get("bench", {}).get("ratio", {}).items():
-        print(f"{size:>12} B  nvrun / plain {ratio:.3f}")
+    for way, found in report.get("bench", {}).get("ratio", {}).items():
+        print(f"{way} / plain: " + ", ".join(f"{size} B {ratio:.3f}" for size, ratio in found.items()))
 
 
 if __name__ == "__main__":
