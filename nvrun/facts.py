@@ -448,10 +448,7 @@ def to_json(facts: HostFacts | tuple[HostFacts, ...] | list[HostFacts]) -> bytes
     return records.to_json(facts)
 
 
-def from_json(text: bytes | str) -> tuple[HostFacts, ...]:
+def from_json(data: bytes) -> tuple[HostFacts, ...]:
     """Facts of one host or of a list of hosts; raises msgspec.DecodeError or ValidationError."""
-    try:
-        raw = msgspec.json.decode(text)
-    except RecursionError:
-        raise msgspec.DecodeError("nested too deeply") from None
+    raw = records.from_json(data, object)
     return tuple(decode(item) for item in (raw if isinstance(raw, list) else [raw]))

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,6 +30,8 @@ from nvrun.model import Frozen, Host, RunResult
 from nvrun.options import Options
 from nvrun.plan import Plan
 from nvrun.torchrun import TorchrunArgs
+
+_T = TypeVar("_T")
 
 MOST = 1000
 """Runs that are remembered; the oldest are forgotten, their folders stay."""
@@ -181,32 +184,29 @@ def paths_of(words: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
 
 def facts_of(path: Path) -> Mapping[str, HostFacts]:
     """Host -> its facts as the run in this folder read them; empty where there are none."""
-    try:
-        return {each.host: each for each in from_json((path / "facts.json").read_bytes())}
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{path / 'facts.json'}: {error}") from None
+    return {each.host: each for each in _written(path / "facts.json", from_json) or ()}
 
 
 def plan_of(path: Path) -> Plan | None:
     """The plan of the run in this folder; None where there is none."""
-    try:
-        return msgspec.json.decode((path / "plan.json").read_bytes(), type=Plan)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{path / 'plan.json'}: {error}") from None
+    return _written(path / "plan.json", partial(records.from_json, kind=Plan))
 
 
 def result_of(path: Path) -> RunResult | None:
     """How the run in this folder ended; None where it has not, or nobody was left to write it."""
+    return _written(path / "result.json", partial(records.from_json, kind=RunResult))
+
+
+def _written(path: Path, read: Callable[[bytes], _T]) -> _T | None:
+    """What a run wrote there; None where there is no such file. UsageError where it cannot be read."""
     try:
-        return msgspec.json.decode((path / "result.json").read_bytes(), type=RunResult)
-    except FileNotFoundError:
+        return read(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{path / 'result.json'}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path}: expected what a run of nvrun writes there: {error}") from None
 
 
 def is_over(path: Path) -> bool:

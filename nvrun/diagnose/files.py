@@ -20,6 +20,7 @@ from nvrun.diagnose.scan import Source
 from nvrun.errors import UsageError
 from nvrun.model import RankEnd, RunResult
 from nvrun.nccl.log_line import read_lines
+from nvrun.records import from_json
 
 DUMP_LIMIT = 256 << 20
 """Bytes of a flight-recorder dump; 2000 entries with their stacks are a few megabytes."""
@@ -101,7 +102,7 @@ def _hidden(file: Path, root: Path) -> bool:
 def _take(file: Path, found: Collected, *, named: bool) -> None:
     if file.name == "result.json":
         try:
-            found.result = msgspec.json.decode(file.read_bytes(), type=RunResult)
+            found.result = from_json(file.read_bytes(), RunResult)
         except (msgspec.DecodeError, OSError) as error:
             found.skipped.append(f"{file}: {error}")
         return

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nvrun import config, records
@@ -82,6 +83,27 @@ def test_a_record_of_what_is_no_text_is_readable() -> None:
     text = records.to_json(Named(name="a\udcff", parts=("ü",)))
     assert b'"a\\\\udcff"' in text
     assert records.to_json(Named(name="ü")).decode().count("ü") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "byte"),
+    [(r'{"host": "\ud800"}', 10), (r'{"host": "\\\uDC00"}', 12), (r'[{"host": "\ud83d\ude00 \ud83d"}]', 24)],
+)
+def test_half_a_character_is_named(text: str, byte: int) -> None:
+    with pytest.raises(msgspec.DecodeError, match=f"at byte {byte} is half a character"):
+        records.from_json(text.encode(), object)
+    whole = text.replace(r"\ud800", "a").replace(r"\uDC00", "ud800").replace(r" \ud83d", "")
+    assert records.from_json(whole.encode(), object)
+
+
+def test_half_a_character_in_recorded_facts_is_one_line(here: Path) -> None:
+    Path(here, "facts.json").write_text(r'{"host": "\ud800"}')
+    for command in ("plan --from facts.json t.py", "check --from facts.json", "nccl ."):
+        done = sh(f"$NVRUN {command}", here)
+        (line,) = done.stderr.decode().splitlines()
+        assert (done.returncode, done.stdout) == (2, b""), line
+        assert "facts.json: expected " in line
+        assert line.endswith(r": \ud800 at byte 10 is half a character (a lone surrogate)")
 
 
 def test_a_line_break_in_a_reason_is_no_command() -> None:

@@ -39,7 +39,7 @@ def _numbered(one: HostFacts, number: int, count: int) -> HostFacts:
     for port in one.rdma or ():
         if port.node_guid:
             text = text.replace(f'"{port.node_guid}"', f'"{port.node_guid[:5]}{number:04x}{port.node_guid[9:]}"')
-    (copy,) = facts.from_json(text)
+    (copy,) = facts.from_json(text.encode())
     assert copy.network
     assert copy.names
     assert copy.identity
