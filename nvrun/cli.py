@@ -36,9 +36,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         command, argv = command_of(argv)
         if command:
-            from nvrun.commands.line import flags_first, own_flags
+            from nvrun.commands.line import flags_first
 
-            invocation = load(flags_first(command, argv), environ, own_flags(command))
+            invocation = load(flags_first(command, argv), environ, COMMANDS[command])
         else:
             invocation = load(argv, environ)
         if invocation.version:

@@ -10,6 +10,7 @@
 Later wins: defaults < ~/.config/nvrun/nvrun.yaml < ./nvrun.yaml or --config FILE < NVRUN_* < flags. A setting that may
 be given several times is replaced as a whole by a later layer; `env` is not: its variables are settings of their own
 and keep their source. A mistake is one UsageError naming the flag, variable or file:line, and what was expected.
+A subcommand reads the settings that it takes; one that works without a file is not stopped by a mistake in it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from __future__ import annotations
 import os
 import posixpath
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nvrun.errors import UsageError
 from nvrun.options import BY_NAME, SETTINGS, EnvSetting, Options, Setting, assignment
 from nvrun.textfile import written_by_others
 from nvrun.torchrun import CommandLine, TorchrunArgs, nearest, split
 from nvrun.torchrun_flags import BY_NAME as TORCHRUN
+
+if TYPE_CHECKING:
+    from nvrun.commands import Command
 
 MAX_FILE = 1 << 20
 """Bytes of a configuration file; a longer one is a mistake."""
@@ -83,11 +87,15 @@ def parse(
     files: Sequence[ConfigText] = (),
     *,
     notices: Sequence[str] = (),
-    flags: Mapping[str, bool] | None = None,
+    command: Command | None = None,
 ) -> Invocation:
-    """The settings that hold for `argv` (without nvrun's own name). `files`: the weakest first; `flags`: those of a
-    subcommand, and whether they take a value."""
-    more = flags or {}
+    """The settings that hold for `argv` (without nvrun's own name and the subcommand's). `files`: the weakest first.
+
+    What a command does not take is not looked at for it, wherever it stands: a mistake there is not its matter. One
+    that works without files leaves out a file with a mistake, and a notice says so."""
+    more = command.own_flags if command else {}
+    takes = command.takes if command else None
+    left_out = []
     line = split(argv, {**OWN, **more})
     asked = dict(line.own)
     wants_help: Literal["short", "all"] | None = (
@@ -99,15 +107,21 @@ def parse(
         return Invocation(
             options=Options(), torchrun=TorchrunArgs.read(line, {}), help=wants_help, version="--version" in asked
         )
-    layers = [list(_from_file(file)) for file in files]
-    layers += [list(_from_environment(environ)), list(_from_line(line))]
+    layers = []
+    for file in files:
+        try:
+            layers.append([(given, _read(given, environ)) for given in _from_file(file, takes)])
+        except UsageError as error:
+            left_out.append(_not_read(error, command))
+            layers.append([])
+    for others in (_from_environment(environ, takes), _from_line(line)):
+        layers.append([(given, _read(given, environ)) for given in others])
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     variables: dict[str, EnvSetting] = {}
     for number, layer in enumerate(layers):
         fresh: dict[str, list[object]] = {}
-        for given in layer:
-            value = _read(given, environ)
+        for given, value in layer:
             if given.setting.name == "env":
                 name, content = assignment(given.text)
                 variables[name] = EnvSetting(name, content, given.source, from_file=number < len(files))
@@ -119,40 +133,58 @@ def parse(
             sources[given.setting.field] = given.source
     return Invocation(
         options=Options(**values),  # type: ignore[arg-type]  # each reader gives its field's type; a test holds it
-        torchrun=TorchrunArgs.read(line, environ),
+        torchrun=TorchrunArgs.read(line, environ if command is None or command.configured else {}),
         sources=sources,
-        notices=(*notices, *_misspelt(environ)),
+        notices=(*notices, *left_out, *_misspelt(environ)),
         separated=line.separated,
         flags={name: value or "" for name, value in line.own if name in more},
     )
 
 
-def load(argv: Sequence[str], environ: Mapping[str, str], flags: Mapping[str, bool] | None = None) -> Invocation:
+def load(argv: Sequence[str], environ: Mapping[str, str], command: Command | None = None) -> Invocation:
     """`parse` with the files there are. The working directory's counts only where nobody else could have written it."""
     folder = environ.get("XDG_CONFIG_HOME") or posixpath.join(environ.get("HOME", "/"), ".config")
-    named = dict(split(argv, {**OWN, **(flags or {})}).own).get("--config") or environ.get("NVRUN_CONFIG")
-    files, notices = [], []
+    own = {**OWN, **(command.own_flags if command else {})}
+    named = dict(split(argv, own).own).get("--config") or environ.get("NVRUN_CONFIG")
+    files: list[ConfigText] = []
+    notices: list[str] = []
     for path, chosen in ((f"{folder}/nvrun/nvrun.yaml", False), (named or "nvrun.yaml", bool(named))):
         try:
-            with open(path, "rb", opener=None if chosen else _never_waiting) as opened:
-                status = os.fstat(opened.fileno())
-                data = opened.read(MAX_FILE + 1)
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            if chosen:
-                raise UsageError(f"{path}: {error.strerror} (given by --config or NVRUN_CONFIG)") from None
-            if isinstance(error, PermissionError):
-                notices.append(f"{path} is ignored: {error.strerror}")
-            continue
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from None
-        if why := written_by_others(status):
-            if chosen:
-                raise UsageError(f"{path} is refused: it {why} (given by --config or NVRUN_CONFIG)",
-                                 hint=f"chmod go-w {path}")  # fmt: skip
-            notices.append(f"{path} is ignored: it {why}")
-            continue
-        files.append(ConfigText(path, _decode(path, data)))
-    return parse(argv, environ, files, notices=notices, flags=flags)
+            found = _file(path, chosen)
+        except UsageError as error:
+            found = _not_read(error, command)
+        if isinstance(found, str):
+            notices.append(found)
+        elif found:
+            files.append(found)
+    return parse(argv, environ, files, notices=notices, command=command)
+
+
+def _not_read(error: UsageError, command: Command | None) -> str:
+    """The notice where a command works without the file; the error itself where it does not."""
+    if command is None or command.configured:
+        raise error
+    return f"not read: {error.message}"
+
+
+def _file(path: str, chosen: bool) -> ConfigText | str | None:
+    """A configuration file, `chosen` by the user or not; a notice why it is ignored; None where there is none."""
+    try:
+        with open(path, "rb", opener=None if chosen else _never_waiting) as opened:
+            status = os.fstat(opened.fileno())
+            data = opened.read(MAX_FILE + 1)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        if chosen:
+            raise UsageError(f"{path}: {error.strerror} (given by --config or NVRUN_CONFIG)") from None
+        return f"{path} is ignored: {error.strerror}" if isinstance(error, PermissionError) else None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    if why := written_by_others(status):
+        if chosen:
+            raise UsageError(f"{path} is refused: it {why} (given by --config or NVRUN_CONFIG)",
+                             hint=f"chmod go-w {path}")  # fmt: skip
+        return f"{path} is ignored: it {why}"
+    return ConfigText(path, _decode(path, data))
 
 
 def _never_waiting(path: str, flags: int) -> int:
@@ -176,10 +208,10 @@ def _from_line(line: CommandLine) -> Iterator[_Given]:
             yield _Given(setting, flag, "true" if text is None else text, flag)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+def _from_environment(environ: Mapping[str, str], takes: Collection[str] | None) -> Iterator[_Given]:
     for setting in SETTINGS:
         text = environ.get(setting.variable)
-        if text is None:
+        if text is None or (takes is not None and setting.name not in takes):
             continue
         try:
             parts = shlex.split(text) if setting.many else [text]
@@ -207,13 +239,15 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
                 yield f"{variable} is ignored: there is no such setting; did you mean {BY_NAME[meant].variable}?"
 
 
-def _from_file(file: ConfigText) -> Iterator[_Given]:
+def _from_file(file: ConfigText, takes: Collection[str] | None) -> Iterator[_Given]:
     from nvrun.configfile import read  # imports yaml, which `nvrun --help` need not
 
     for entry in read(file.path, file.text):
         place = f"{file.path}:{entry.line}"
         key = entry.key.replace("_", "-")
         setting = BY_NAME.get(key) or _in_the_plural(key)
+        if takes is not None and (setting is None or setting.name not in takes):
+            continue
         if setting is None:
             raise UsageError(f"{place}: {entry.key}: {_no_such_key(entry.key)}")
         for text in _texts(entry.value, setting, f"{place}: {entry.key}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -23,6 +24,10 @@ class Flag(NamedTuple):
     help: str
 
 
+MANNERS = frozenset(("json", "grace"))
+"""Settings that change how a command answers, and not what it is about."""
+
+
 class Command(NamedTuple):
     """How a command is called."""
 
@@ -34,6 +39,22 @@ class Command(NamedTuple):
     flags: tuple[Flag, ...] = ()
     settings: tuple[str, ...] = ("json",)
     """nvrun's settings that a command without a program takes; the others would have no meaning there."""
+
+    @property
+    def own_flags(self) -> Mapping[str, bool]:
+        """Its own flags -> whether they take a value."""
+        return {flag.name: bool(flag.metavar) for flag in self.flags}
+
+    @property
+    def takes(self) -> frozenset[str] | None:
+        """Names of nvrun's settings that are read for it, from wherever; None: all."""
+        return None if self.words is None else frozenset(self.settings)
+
+    @property
+    def configured(self) -> bool:
+        """Without its settings it would be about other hosts or files than the user means: a configuration file with
+        a mistake stops it. The others work without."""
+        return self.takes is None or not self.takes <= MANNERS
 
 
 REACH = (

@@ -10,11 +10,6 @@ from nvrun.errors import UsageError
 from nvrun.torchrun import nearest
 
 
-def own_flags(command: str | None) -> Mapping[str, bool]:
-    """The command's own flags -> whether they take a value."""
-    return {flag.name: bool(flag.metavar) for flag in COMMANDS[command].flags} if command else {}
-
-
 def flags_first(command: str, argv: Sequence[str]) -> list[str]:
     """`argv` (what follows the command) with the flags, which may stand anywhere, before `--` and the words.
 
@@ -24,7 +19,7 @@ def flags_first(command: str, argv: Sequence[str]) -> list[str]:
     form = COMMANDS[command]
     if form.words is None:
         return list(argv)
-    known = {**HELP, **own_flags(command), **{f"--{name}": OWN[f"--{name}"] for name in form.settings}}
+    known = {**HELP, **form.own_flags, **{f"--{name}": OWN[f"--{name}"] for name in form.settings}}
     flags: list[str] = []
     words: list[str] = []
     rest = iter(argv)

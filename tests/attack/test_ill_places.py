@@ -74,6 +74,12 @@ def test_an_argument_that_is_no_text_comes_out_as_it_went_in(here: Path, locale:
     assert done.stdout.strip().endswith("'\xff' 'ü'".encode("latin-1").replace(b"\xfc", "ü".encode()))
 
 
+def test_clean_is_not_stopped_by_a_mistake_in_another_command_s_setting(here: Path) -> None:
+    done = sh("printf 'check: often\\nno-such-thing: 1\\n' >nvrun.yaml; $NVRUN clean --dry-run", here)
+    assert (done.returncode, done.stderr) == (0, b""), done.stderr
+    assert sh("$NVRUN plan t.py", here).returncode == 2
+
+
 class Named(Frozen, frozen=True):
     name: str
     parts: tuple[str, ...] = ()

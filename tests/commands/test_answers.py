@@ -55,6 +55,26 @@ def test_each_has_its_page(ask: Asked, command: str) -> None:
     assert out.startswith(f"nvrun {command}")
 
 
+@pytest.mark.parametrize("ill", ["folder", "not YAML", "not UTF-8"])
+def test_an_ill_nvrun_yaml_stops_no_command_that_works_without(ask: Asked, tmp_path: Path, ill: str) -> None:
+    path = tmp_path / "nvrun.yaml"
+    if ill == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"hosts: [a\n" if ill == "not YAML" else b"\xff")
+        path.chmod(0o644)
+    for command in (["runs"], ["explain", "gpu-lost"], ["completion", "bash"]):
+        code, out, err = ask(*command)
+        assert (code, bool(out)) == (0, True)
+        assert err.startswith("nvrun: not read: nvrun.yaml")
+        assert len(err.splitlines()) == 1
+    code, _, err = ask("stop")
+    assert (code, err.splitlines()[1]) == (2, "nvrun: there is no run yet: none in ./nvrun-runs, none in the index")
+    code, _, err = ask("clean")
+    assert code == 2
+    assert err.startswith("nvrun: nvrun.yaml")
+
+
 def test_a_plan_from_a_pasted_topology(ask: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "matrix.txt").write_text(MATRIX)
     code, out, _ = ask("plan", "--topo", "matrix.txt", "--bind-memory", "local", "train.py")

@@ -7,13 +7,13 @@ import importlib
 import pytest
 
 from nvrun.commands import COMMANDS
-from nvrun.commands.line import flags_first, own_flags
-from nvrun.config import OWN, Invocation, parse
+from nvrun.commands.line import flags_first
+from nvrun.config import OWN, ConfigText, Invocation, parse
 from nvrun.errors import UsageError
 
 
 def read(command: str, *argv: str) -> Invocation:
-    return parse(flags_first(command, argv), {}, flags=own_flags(command))
+    return parse(flags_first(command, argv), {}, command=COMMANDS[command])
 
 
 def test_flags_stand_anywhere_where_no_program_follows() -> None:
@@ -40,6 +40,38 @@ def test_a_program_keeps_its_own_flags() -> None:
     assert found.flags == {"--explain": "NCCL_ALGO"}
     assert found.torchrun.arguments == ("--list", "--json")
     assert not found.options.json
+
+
+NEEDS_NO_FILE = {
+    *("hooks", "explain", "diagnose", "bundle", "nccl", "profile", "report", "top", "runs", "stop", "completion"),
+}
+NO_YAML = ConfigText("nvrun.yaml", "hosts: [a\n")
+MISTAKES = ConfigText("nvrun.yaml", "hosts: a,b\ncheck: often\nno-such-thing: 1\nhook: {a: b}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_mistake_in_what_a_command_does_not_take_is_not_its_matter(command: str) -> None:
+    ill = {"NVRUN_CHECK": "often", "NVRUN_MONITOR": "-1"}
+    takes = COMMANDS[command].takes
+    if takes is None:
+        with pytest.raises(UsageError, match="expected one of off, quick"):
+            parse([], {}, [MISTAKES], command=COMMANDS[command])
+        return
+    found = parse([], ill, [MISTAKES], command=COMMANDS[command])
+    assert found.notices == ()
+    assert found.options.hosts == ("a,b" if "hosts" in takes else None)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_cannot_be_read_stops_only_what_would_be_about_something_else_without_it(command: str) -> None:
+    if command not in NEEDS_NO_FILE:
+        with pytest.raises(UsageError, match=r"nvrun\.yaml:2: not YAML"):
+            parse([], {}, [NO_YAML], command=COMMANDS[command])
+        return
+    found = parse([], {"PET_NNODES": "many"}, [NO_YAML, ConfigText("b.yaml", "json: 1")], command=COMMANDS[command])
+    (notice,) = found.notices
+    assert notice.startswith("not read: nvrun.yaml:2: not YAML")
+    assert found.options.json == ("json" in COMMANDS[command].settings), "the other file holds"
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_command_writes_into_the_runs_folder(failed: Path) -> None:
-    said = report.run(load(["--", str(failed)], {}, {}), {})
+    said = report.run(load(["--", str(failed)], {}), {})
     assert said.text.startswith(f"{failed}/report.html\n")
     assert (failed / "report.html").read_text().startswith("<!doctype html>")
 
