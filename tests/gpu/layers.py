@@ -122,11 +122,11 @@ def summary(found: dict[str, Any], named: list[str]) -> list[str]:
 
 
 def nvlink(study: Study) -> dict[str, Any]:
-    return measured(study, "layers-nvlink", ["--nproc-per-node", "2"], NVLINK if GPU else NVLINK[:1], 8 if GPU else 2)
+    return measured(study, "layers-nvlink", ["--nproc-per-node", "2"], NVLINK if GPU else NVLINK[:1], 6 if GPU else 2)
 
 
 def sockets(study: Study) -> dict[str, Any]:
-    return measured(study, "layers-sockets", hosts(study), SOCKETS if GPU else SOCKETS[:1], 8 if GPU else 2)
+    return measured(study, "layers-sockets", hosts(study), SOCKETS if GPU else SOCKETS[:1], 6 if GPU else 2)
 
 
 STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
