@@ -49,14 +49,14 @@ class Aftermath(NamedTuple):
 
 def look(crew: Crew, job: Job, before: Before, result: RunResult) -> Aftermath:
     """Reads the facts of the hosts concerned once more: of all, and whole, where a host may have to be replaced."""
-    concerned = _concerned(before.plan, result, crew)
+    concerned, asked = _concerned(before.plan, result, crew), crew.signals
     requests = facts_requests(job, before.plan)
     replaceable = job.options.node_restarts > 0
     wanted = concerned if replaceable else concerned[:MOST_HOSTS]
     sections = {} if replaceable else {"sections": LOOKED_AT}
     now = crew.facts_again({host: {**requests[host], **sections} for host in wanted}, LOOK_SECONDS)
     found = [finding for host in now for finding in growth(before.facts[host], now[host])]
-    if job.options.check != "off" and waited_for_a_peer(result):
+    if job.options.check != "off" and crew.signals == asked and waited_for_a_peer(result):
         found += _unconnected(crew, job, before, concerned[:MOST_CONNECTED])
     return Aftermath(now.keys(), tuple(found), _failed(job, before, now, result) if replaceable else {})
 
@@ -76,7 +76,7 @@ def _concerned(plan: Plan, result: RunResult, crew: Crew) -> list[int]:
     nodes = {host.host.name: host.node for host in plan.hosts}
     failed = sorted((end for end in result.ranks if end.failed), key=lambda end: end.at or 0.0)
     order = dict.fromkeys([*(nodes[end.host] for end in failed if end.host in nodes), *nodes.values()])
-    return [node for node in order if node not in crew.gone]
+    return [node for node in order if node not in crew.gone | crew.silent]
 
 
 def waited_for_a_peer(result: RunResult) -> bool:

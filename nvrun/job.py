@@ -58,6 +58,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """Counts from 0: where hosts turn out bad the run is begun again on others."""
     restarts: int = 0
     """Earlier attempts whose ranks had begun."""
+    proven: frozenset[str] = frozenset()
+    """Hosts that were well when an earlier attempt's ranks had run on them."""
     env: tuple[EnvVar, ...] = ()
     """Variables the user gave on the command line: they hold whatever a host has."""
     defaults: tuple[EnvVar, ...] = ()

@@ -14,7 +14,7 @@ import msgspec
 
 from nvrun import readback
 from nvrun.console import Writer
-from nvrun.fleet.crew import SILENT_AFTER, Crew, Ended, Ending
+from nvrun.fleet.crew import MUTE_AFTER, SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS, means
@@ -189,7 +189,7 @@ class Launch:
                 self._watch.turn([host for host, state in self._states.items() if state == "running"])
             self._part_with_the_silent()
         deadline = time.monotonic() + self._job.options.grace + _LAST_SECONDS
-        while "running" in self._states.values() and time.monotonic() < deadline:
+        while "running" in self._states.values() and time.monotonic() < deadline and not self._waits_in_vain():
             crew.pump(deadline)
         for host, state in self._states.items():
             if state == "running":
@@ -199,6 +199,11 @@ class Launch:
                     self._lost[crew.names[host]] = f"nothing heard for {silent:.0f} s"
         if crew.ending is None:
             crew.end("success", 0)
+
+    def _waits_in_vain(self) -> bool:
+        """All was to end now, and of hosts that have not said so nothing is heard."""
+        running = [host for host, state in self._states.items() if state == "running"]
+        return self._crew.signals > 1 and all(self._crew.silent_for(host) > MUTE_AFTER for host in running)
 
     def bring_logs(self) -> None:
         """Fetches the logs of hosts that do not share the run's folder; what does not come stays where it is. Ctrl-C
@@ -224,12 +229,13 @@ class Launch:
             crew.say(f"nvrun: logs of {crew.names[host]} could not be written here: {why}")
 
     def look_again(self, started: float) -> Collection[int]:
-        """After a failure: what changed on the hosts since the ranks were let go, and which of them failed. Returns
-        the hosts that were looked at."""
-        if self._before and self._crew.ending and self._crew.ending.by in FAILURES:
+        """After a failure: what changed on the hosts since the ranks were let go, and which of them failed. Not where
+        all was to end now. Returns the hosts that were looked at."""
+        crew = self._crew
+        if self._before and crew.ending and crew.ending.by in FAILURES and crew.signals < 2:
             from nvrun import aftermath  # only a failure waits for the rules of diagnosis
 
-            seen = aftermath.look(self._crew, self._job, self._before, self.result(started))
+            seen = aftermath.look(crew, self._job, self._before, self.result(started))
             self._changed += seen.changed
             self._bad_hosts |= {host: finding.message for host, finding in seen.failed.items()}
             self._found |= {(finding.code, finding.subject): finding for finding in seen.failed.values()}

@@ -112,7 +112,8 @@ def decide(
         return Decided(plan=placed.plan, lines=tuple(notices))
     verdict = judge(placed, facts, context(placed.plan, job), found, tried)
     decision = decision_of(job, verdict)
-    at_fault = {None if _of_the_job(each) else each.host: each.message for each in reversed(decision.blocking)}
+    newcomers = [host.name for host in job.hosts if job.proven and host.name not in job.proven]
+    at_fault = {host: each.message for each in reversed(decision.blocking) for host in _at_fault(each, newcomers)}
     return Decided(
         plan=placed.plan,
         verdict=verdict,
@@ -138,6 +139,14 @@ def _lifted(decision: checks.Decision) -> str:
     if len(codes) > 3 or any(finding.severity == Severity.FATAL for finding in decision.blocking):
         return ""
     return f"; launched all the same with {' '.join(f'--waive {code}' for code in codes)}"
+
+
+def _at_fault(finding: Finding, newcomers: Sequence[str]) -> Sequence[str | None]:
+    """The host that a finding names; where it is between hosts, those that are new among others that have run. None:
+    no host in particular."""
+    if _of_the_job(finding):
+        return [None]
+    return newcomers if finding.host is None and newcomers else [finding.host]
 
 
 def _of_the_job(finding: Finding) -> bool:

@@ -71,9 +71,11 @@ def after(job: Job, result: RunResult, struck_off: Mapping[str, str], *, interru
     if not result.bad_hosts or (result.began and result.ended_by not in FAILURES):
         return Next()
     following, names = job.without(struck_off.keys()), fold(list(result.bad_hosts))
+    left = sum(host.name not in struck_off for host in (*job.hosts, *job.spares))
+    too_few = f"no restart without {names}: {left} of the {job.least_hosts} hosts that the job needs are left"
     if not result.began:
         if following is None:
-            return Next()
+            return Next(line=too_few if job.restarts else "")
         line = f"without {names}: starting again on {_named(following)}"
         return Next(job=msgspec.structs.replace(following, attempt=job.attempt + 1), line=line)
     limit = job.options.node_restarts
@@ -82,13 +84,16 @@ def after(job: Job, result: RunResult, struck_off: Mapping[str, str], *, interru
     if job.restarts >= limit:
         return Next(line=f"no further restart without {names}: {limit} of --node-restarts {limit} are used up")
     if following is None:
-        left = sum(host.name not in struck_off for host in (*job.hosts, *job.spares))
-        return Next(
-            line=f"no restart without {names}: {left} of the {job.least_hosts} hosts that the job needs are left"
-        )
+        return Next(line=too_few)
     reasons = "; ".join(f"{host}: {why.removeprefix(f'{host}: ')}" for host, why in result.bad_hosts.items())
     return Next(
-        job=msgspec.structs.replace(following, attempt=job.attempt + 1, restarts=job.restarts + 1, options=_quick(job)),
+        job=msgspec.structs.replace(
+            following,
+            attempt=job.attempt + 1,
+            restarts=job.restarts + 1,
+            proven=frozenset(host.name for host in job.hosts if host.name not in struck_off),
+            options=_quick(job),
+        ),
         line=f"restart {job.restarts + 1} of {limit} on {_named(following)}; struck off: {reasons}",
     )
 

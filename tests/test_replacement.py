@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from nvrun import job, replacement
+from nvrun import job, preflight, replacement
 from nvrun.config import parse
 from nvrun.diagnose.files import collect
 from nvrun.errors import UsageError
+from nvrun.facts import Address, HostFacts, Interface, Network
 from nvrun.job import Job
-from nvrun.model import EndedBy, RunResult
+from nvrun.model import EndedBy, Finding, RunResult, Severity
+from nvrun.prepare import plan_of_facts
 from nvrun.replacement import Next
 from nvrun.rundir import RunFolder
 
@@ -65,11 +67,32 @@ def test_words() -> None:
     assert again == Next(line="no further restart without n3: 1 of --node-restarts 1 are used up")
     none_left = after(asked(*FLEET, "--node-restarts", "9", "--nodes", "3"), ended("lost", "n2"))
     assert none_left == Next(line="no restart without n2: 2 of the 3 hosts that the job needs are left")
+    refused = after(restart.job, ended("preflight", "n3", began=False, code=78))
+    assert refused == Next(line="no restart without n3: 1 of the 2 hosts that the job needs are left")
     step = after(first, ended("lost"))
     assert step == Next(line="no restart: the step of srun ended as a whole, which tells nothing of any node")
     assert after(first, ended("lost", "n2"), interrupted=True).line == "no restart: an end was asked for"
     assert after(first, ended("signal", code=130), interrupted=True) == Next()
     assert after(asked(*FLEET[:-2]), ended("lost", "n2")) == Next(), "without the flag a lost host ends the run"
+
+
+def test_what_is_between_hosts_is_laid_to_those_that_are_new_among_others_that_have_run() -> None:
+    first = asked(*FLEET)
+    second = after(first, ended("lost", "n2")).job
+    assert second
+    assert second.proven == {"n1"}
+    finding = Finding(code="port-dropped", severity=Severity.FATAL, message="n3 cannot reach n1: no answer")
+    for the_job, bad in ((first, {}), (second, {"n3": finding.message})):
+        fleet = [
+            HostFacts(
+                host=host.name, network=Network(interfaces=(Interface(name="eth0", up=True, addresses=(there,)),))
+            )
+            for number, host in enumerate(the_job.hosts, start=1)
+            for there in [Address(address=f"10.0.0.{number}", prefix=24)]
+        ]
+        facts = dict(enumerate(fleet))
+        decided = preflight.decide(the_job, plan_of_facts(the_job, RUN, fleet), facts, [finding])
+        assert (decided.exit_code, decided.bad_hosts) == (78, bad)
 
 
 def test_hosts_that_the_checks_refuse_are_replaced_without_counting() -> None:

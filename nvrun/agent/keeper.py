@@ -38,4 +38,5 @@ def keep(into: int, out: int) -> int:
     except BlockingIOError:
         mark = ""
     procs.sweep(mark, os.getpid())
-    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)

@@ -187,20 +187,21 @@ class Crew:
 
     def answers(self, bodies: Mapping[int, Body], answer: str, timeout: float) -> dict[int, Body]:
         """Sends each host its message; the answers of those that give one within `timeout` seconds, whoever is lost
-        meanwhile. Ended where it all ends meanwhile; after the end hosts can be asked too."""
-        over = self.ending is not None
+        meanwhile. Ended where it all ends meanwhile; after the end hosts can be asked too: who is heard no more is not
+        waited for then, and a user who asks for an end is not kept waiting."""
+        over, asked = self.ending is not None, self.signals
         waiting = bodies.keys() - self.gone
         for host in waiting:
             self.take(host, answer)  # one that came too late for whoever asked before
             self.send(dict(bodies[host]), to=[host])
         found: dict[int, Body] = {}
         deadline = time.monotonic() + timeout
-        while waiting and time.monotonic() < deadline:
+        while waiting and time.monotonic() < deadline and (not over or self.signals == asked):
             if self.ending and not over:
                 raise Ended
             self.pump(deadline)
             found |= {host: body for host in waiting if (body := self.take(host, answer)) is not None}
-            waiting -= self.gone | found.keys()
+            waiting -= self.gone | found.keys() | (self.silent if over else set())
         return found
 
     def facts_again(self, requests: Mapping[int, Body], seconds: float) -> dict[int, HostFacts]:

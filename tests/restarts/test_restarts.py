@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.lab import faults
-from tests.lab.lab import Lab, Running, wait_for
+from tests.lab.lab import Lab, Running, machine_is_busy, wait_for
 
 NVRUN = (sys.executable, "-m", "nvrun")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "elastic_checkpoint.py"
@@ -146,6 +147,42 @@ def test_it_goes_on_with_fewer_where_that_is_allowed_but_not_after_a_failure_of_
     found = result(place / "runs" / "latest")
     # Attempts that the checks of a machine with too much to do refused may follow; none of them is a restart.
     assert (found["ended_by"], [each["began"] for each in found["attempts"]].count(True)) == ("rank", 1), stderr
+
+
+@pytest.mark.lab
+def test_a_spare_that_is_cut_off_from_who_ran_before_is_to_blame_and_a_hung_host_keeps_nobody_waiting(
+    lab: Lab, place: Path
+) -> None:
+    (script := place / "rank.py").write_text(RANK)
+    (small := place / "small").mkdir()
+    (large := place / "large").mkdir()
+    flags = ("--hosts", "a,b,c", "--node-restarts", "1")
+    of_three = start(lab, large, *flags, script, large, "-1", "1")
+    wait_for(lambda: (large / "up.0.2").exists(), "the third rank", timeout=90)
+    agents = [each.pid for each in lab.processes("c") if "nvrun-agent/boot.py" in " ".join(each.argv)]
+    of_two = start(lab, small, *flags, "--nodes", "2", script, small, "-1", "1")
+    up(small, 0)
+    with faults.drop(lab, "c", "1024-65535", peer="a", way="in"):
+        for pid in agents:
+            os.kill(pid, signal.SIGSTOP)
+        kill_all(lab, "b", place)
+        asked = time.monotonic()
+        for _ in range(2):
+            time.sleep(0.5)
+            of_three.send_signal(signal.SIGINT)
+        code, _, stderr = finish(of_three)
+        seconds = time.monotonic() - asked
+        for pid in agents:
+            os.kill(pid, signal.SIGCONT)
+        assert code == 69, stderr
+        assert seconds < 12 or machine_is_busy(), stderr  # the silence is heard after 5 s; grace and last words are 17
+        assert "nvrun: c did not say that its ranks are gone; they may still run there" in stderr
+        assert "nvrun: no restart: an end was asked for" in stderr
+        code, _, stderr = finish(of_two)
+    assert code == 78, stderr
+    assert "nvrun: no restart without c: 1 of the 2 hosts that the job needs are left" in stderr
+    assert list(result(small / "runs" / "latest")["bad_hosts"]) == ["c"]
+    wait_for(lambda: not lab.pids("c", str(place)), "c has ended its ranks by itself", timeout=30)
 
 
 @pytest.mark.lab
