@@ -40,7 +40,7 @@ class Measured(Frozen, frozen=True, kw_only=True):
     latency: tuple[Latency, ...] = ()
     rates: tuple[Rate, ...] = ()
     busy: Mapping[str, str] = {}
-    """Host -> why nothing that takes CPU time is judged there."""
+    """Host -> why what had to wait for a CPU there says nothing."""
     skipped: tuple[Skipped, ...] = ()
 
 

@@ -114,19 +114,20 @@ def of_network(measured: network.Measured, places: Mapping[int, Place], *, bare_
     judged = {
         "connections": bool(tried),
         "path-mtu": any(seen.mtu for seen in tried.values()),
-        "latency": any(not set(each.pair) & set(measured.busy) for each in measured.latency),
+        "latency": bool(measured.latency),
         "bandwidth": any(not set(each.pair) & set(measured.busy) for each in measured.rates),
     }
     return Verdict(
         findings=tuple(findings),
-        skipped=(*measured.skipped, *_not_judged(measured)),
+        skipped=(*measured.skipped, *_not_judged(measured, bare_metal)),
         judged=tuple(name for name, holds in judged.items() if holds),
     )
 
 
-def _not_judged(measured: network.Measured) -> Iterator[Skipped]:
+def _not_judged(measured: network.Measured, bare_metal: bool) -> Iterator[Skipped]:
     for host, reason in measured.busy.items():
-        yield Skipped(code="latency", host=host, reason=f"a busy host: {reason}")
+        if bare_metal:
+            yield Skipped(code="latency", host=host, reason=f"a busy host: {reason}")
         if measured.rates:
             yield Skipped(code="bandwidth", host=host, reason=f"a busy host: {reason}")
     if pairs := connections.without_udp(measured.tried):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,6 +64,21 @@ def test_quick_tries_the_rendezvous_alone(lab: Lab) -> None:
     checked = check(lab, "--check", "quick")
     assert "rendezvous-reached" in checked.answer["judged"]
     assert "connections" not in checked.answer["judged"]
+
+
+def test_latency_is_judged_while_the_cpus_are_busy(lab: Lab) -> None:
+    hogs = [lab.popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        usual, bare_metal = check(lab), check(lab, "--latency", "bare-metal")
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.communicate()
+    assert usual.answer["measured"]["busy"], "the hogs were seen"
+    assert "latency" in usual.answer["judged"]
+    assert "latency" not in {each["code"] for each in usual.answer.get("skipped", ())}
+    assert not [each for each in usual.findings if each["code"].startswith("latency-")], usual.findings
+    assert "latency" in {each["code"] for each in bare_metal.answer["skipped"]}, "its limit is one for medians"
 
 
 def test_deep_reduces_among_the_hosts(lab: Lab) -> None:
@@ -132,6 +149,7 @@ def test_spares_stand_in_for_a_bad_host_and_for_one_that_cannot_be_reached(lab: 
         with fault:
             done = lab.run(argv, cwd=place, timeout=60)
         assert done.returncode == 0, done.stderr
+        assert "latency" not in done.stderr, "torchrun imports torch on all these CPUs meanwhile"
         assert sorted(line.partition("rank ")[2] for line in done.stdout.splitlines()) == ["0", "1"], done.stdout
         folder = place / "runs" / "latest"
         good = (folder / "good_hosts.txt").read_text().split()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from nvrun.checks import connections
 from nvrun.checks.blame import Edge
 from nvrun.checks.connections import Latency, Rate, Tried
@@ -108,9 +110,14 @@ def test_a_cloud_is_refused_only_where_bare_metal_was_asked_for() -> None:
     assert {each.severity for each in found} == {Severity.ERROR}
 
 
-def test_nothing_is_judged_on_a_busy_host() -> None:
+def test_what_waited_for_a_cpu_is_not_judged_on_a_busy_host() -> None:
     busy = {"c": "9 processes want its 2 CPUs"}
     assert list(connections.latency(pairs({"c": 4000.0}), busy, bare_metal=True)) == []
+    far = [msgspec.structs.replace(each, min=130.0) if "c" in each.pair else each for each in pairs({"c": 4000.0})]
+    (found,) = connections.latency(far, busy, bare_metal=False)
+    assert (found.code, found.host, found.observed) == ("latency-outlier", "c", "130 µs"), "not even once was it quick"
+    everywhere = dict.fromkeys(HOSTS, "7 processes want its 2 CPUs")
+    assert list(connections.latency(pairs(dict.fromkeys(HOSTS, 900.0)), everywhere, bare_metal=True)) == []
     assert list(connections.bandwidth([Rate(pair=("a", "c"), gbps=0.1)], busy, {"a": 10.0, "c": 10.0})) == []
 
 
