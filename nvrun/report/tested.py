@@ -40,7 +40,7 @@ def rows(outcome: Outcome, facts: Sequence[HostFacts]) -> list[tuple[str, str]]:
         text = f"{half:.0f} µs (least {min(each.min for each in measured.latency):.0f},"
         text += f" 99 % within {max(each.p99 for each in measured.latency):.0f};"
         text += f" slowest pair {' and '.join(slowest.pair)}: {slowest.p50:.0f})"
-        result.append(("latency", text + (", of busy hosts the least counts" if measured.busy else "")))
+        result.append(("latency", text))
     if measured.rates:
         rates = [each.gbps for each in measured.rates]
         result.append(("bandwidth", f"{median(rates):.3g} Gb/s over one TCP connection, the slowest {min(rates):.3g}"))
