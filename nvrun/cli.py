@@ -16,9 +16,12 @@ from nvrun.config import Invocation, load
 from nvrun.errors import NvrunError, UsageError
 
 if TYPE_CHECKING:  # `nvrun --help` need not import them
+    from nvrun.console import Writer
+    from nvrun.facts import HostFacts
     from nvrun.fleet.session import Console as Line
     from nvrun.job import Job
     from nvrun.model import Attempt, RunResult
+    from nvrun.preflight import Decided
     from nvrun.rundir import RunFolder
 
 
@@ -196,21 +199,16 @@ def run_job(
         # The agents come up while the rest is imported.
         from nvrun import preflight, slurm
         from nvrun.active.run import clock_of
-        from nvrun.facts import to_json
         from nvrun.gather.join import gathering
         from nvrun.hooks.around import around
         from nvrun.launch import Launch
-        from nvrun.model import FAILURES
         from nvrun.prepare import facts_requests, prepare
-        from nvrun.report import board, text
+        from nvrun.report import board
         from nvrun.request import request
         from nvrun.watched import watched
 
         folder.write("request.json", rundir.to_json(request(the_job, started)))
-        with (
-            around(crew, the_job, writer.say) as hooked,
-            gathering(the_job, environ, writer.say) as nodes,
-        ):
+        with around(crew, the_job, writer.say) as hooked, gathering(the_job, environ, writer.say) as nodes:
             launch = Launch(the_job, crew, folder, writer)
             with suppress(Ended):
                 with board.shown(crew.names) as crew.watch:
@@ -227,14 +225,9 @@ def run_job(
                 else:
                     tried = preflight.tests(crew, the_job, plan, facts, clock)
                     decided = preflight.decide(the_job, plan, facts, found, tried.verdict)
-                folder.write("plan.json", rundir.to_json(decided.plan))
-                folder.write("facts.json", to_json(list(facts.values())))
-                folder.write("verdict.json", rundir.to_json(decided.verdict))
-                writer.say("\n".join([*text.plan_lines(decided.plan, str(folder.path)), *decided.lines]))
-                if decided.exit_code:
-                    launch.refuse(decided)
+                _tell_of_plan(decided, facts, folder, writer)
+                launch.go(plan, facts, decided)
                 hooked.plan, hooked.facts = decided.plan, facts
-                launch.go(decided.plan, preflight.Before(plan, decided.plan, facts, decided.verdict))
             launch.observe()
             if nodes:
                 nodes.tell(launch.result(started))
@@ -242,9 +235,29 @@ def run_job(
             hooked.result = launch.result(started)
             hooked.after()
             launch.bring_logs()
-    why_unreachable = slurm.found(the_job, environ, ()) if crew.findings else []
-    found = [*hooked.findings, *why_unreachable, *watched(folder.path, launch.plan)]
-    result = launch.result(started, found, earlier)
+    found = slurm.found(the_job, environ, ()) if crew.findings else []
+    result = launch.result(started, [*hooked.findings, *found, *watched(folder.path, launch.plan)], earlier)
+    _tell_of_end(result, folder, writer)
+    return result
+
+
+def _tell_of_plan(decided: Decided, facts: Mapping[int, HostFacts], folder: RunFolder, writer: Writer) -> None:
+    """What will run, from which facts and with which verdict: into the run's folder, and in short on the console."""
+    from nvrun.facts import to_json
+    from nvrun.report import text
+    from nvrun.rundir import to_json as record
+
+    folder.write("plan.json", record(decided.plan))
+    folder.write("facts.json", to_json(list(facts.values())))
+    folder.write("verdict.json", record(decided.verdict))
+    writer.say("\n".join([*text.plan_lines(decided.plan, str(folder.path)), *decided.lines]))
+
+
+def _tell_of_end(result: RunResult, folder: RunFolder, writer: Writer) -> None:
+    """How it went, and after a failure why: into the run's folder and on the console, which closes with it."""
+    from nvrun.model import FAILURES
+    from nvrun.report import text
+
     if trouble := folder.finish(result):
         writer.say(f"nvrun: {trouble}")
     page = None
@@ -254,4 +267,3 @@ def run_job(
         page = at_the_end(folder.path)
     writer.say("\n".join(text.result_lines(result, str(folder.path), page)))
     writer.close()
-    return result

@@ -8,12 +8,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from nvrun import readback
 from nvrun.console import Writer
+from nvrun.facts import HostFacts
 from nvrun.fleet.crew import MUTE_AFTER, SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.job import Job
@@ -133,14 +134,20 @@ class Launch:
             self._crew.send({"t": "listening", "port": plan.master_port}, to=[0])
         return plan
 
-    def go(self, plan: Plan, before: Before) -> None:
-        """The ranks run. Ended where torchrun is over before they could."""
-        self.plan, self._before = plan, before
+    def go(self, started: Plan, facts: Mapping[int, HostFacts], decided: Decided) -> None:
+        """The ranks run, by the plan that was decided on; `started`: as torchrun was. Ended where they may not, or
+        where torchrun was over before they could."""
+        if decided.exit_code:
+            self._bad_hosts |= decided.bad_hosts
+            self._crew.end("preflight", decided.exit_code)
+            raise Ended
+        self.plan = plan = decided.plan
+        self._before = Before(started, plan, facts, decided.verdict)
         if early := self._crew.stillborn:
             self._crew.end(early.by, early.exit_code, early.message)
             raise Ended
         several = len(plan.hosts) > 1 or self._job.step is not None or self._job.args.nnodes[1] > 1
-        self._words = Words(asked(plan, before.facts, several=several))
+        self._words = Words(asked(plan, facts, several=several))
         for host in plan.hosts:
             ranks = {
                 str(rank.local_rank): {
@@ -172,12 +179,6 @@ class Launch:
         """After how many seconds without output the host speaks up, and where a tool of the job's may lie."""
         after = min(self._job.options.hang_after, self._job.options.hang_timeout)
         return {"after": after, "beside": host.argv[0].rpartition("/")[0]} if math.isfinite(after) else None
-
-    def refuse(self, decided: Decided) -> NoReturn:
-        """Nothing of the user runs."""
-        self._bad_hosts |= decided.bad_hosts
-        self._crew.end("preflight", decided.exit_code)
-        raise Ended
 
     def observe(self) -> None:
         """Until the job is over on every host that can still be heard."""
