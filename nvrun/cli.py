@@ -131,7 +131,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     """Runs the user's program; its exit code. Spares stand in for hosts that fail before it has begun, and while it
     runs as often as --node-restarts allows."""
     from nvrun import job, replacement, requeue, rundir
-    from nvrun.fleet.crew import signals_noted
+    from nvrun.fleet.signals import signals_noted
 
     the_job = job.read(invocation, environ)
     for notice in replacement.check(the_job):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from nvrun import readback
 from nvrun.console import Writer
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import MUTE_AFTER, SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
+from nvrun.inspection import Inspection
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS, means
 from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity, first_failure
@@ -24,6 +24,7 @@ from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
 from nvrun.preflight import Before, Decided
 from nvrun.prepare import Prepared
+from nvrun.private_logs import PrivateLogs
 from nvrun.report.text import ended
 from nvrun.rundir import RunFolder
 
@@ -32,13 +33,6 @@ if TYPE_CHECKING:
 
 _LAST_SECONDS = 15.0
 """After the grace has passed, what a host may still take for its sweep and its last words."""
-_SETTLED_SECONDS = 1.5
-"""After its shim let go, a rank has long become its program."""
-_AGAIN_SECONDS = 10.0
-_INSPECTIONS = 30
-"""How often a host's ranks are looked at until each has touched its GPU: five minutes of imports and loading."""
-_FETCH_SECONDS = 60.0
-"""Without a byte for so long, fetching a host's logs is given up."""
 
 HOST_LOST = means(
     "host-lost",
@@ -87,22 +81,17 @@ class Launch:
         self._job, self._crew, self._folder, self._writer = job, crew, folder, writer
         self._states: dict[int, State] = dict.fromkeys(crew.hosts, "idle")
         self._ends: list[RankEnd] = []
-        self._private: dict[int, str] = {}
-        """Host -> the folder of its own that still holds its logs."""
+        self._logs = PrivateLogs(crew, folder)
+        self._inspection = Inspection(crew)
         self._gang = True
         """One rank's failure is the job's: torchrun neither restarts nor goes on with fewer nodes."""
         self._min_nodes = len(crew.hosts)
         self._store: int | None = None
         """The host without which the others cannot meet again: it holds c10d's store."""
         self._dropped: Counter[str] = Counter()
-        self._fetched_at: dict[int, float] = {}
         self._before: Before | None = None
         self.plan: Plan | None = None
         """What the ranks were let go with."""
-        self._inspect_at: dict[int, float] = {}
-        """Host -> when to read back where its ranks are."""
-        self._inspections: Counter[int] = Counter()
-        self._found: dict[tuple[str, str], Finding] = {}
         self._watch: Watch | None = None
         """Of hangs, from the first silence on."""
         self._words = Words({})
@@ -112,13 +101,16 @@ class Launch:
         """That it ended by itself, of the host where it did so first."""
         self._bad_hosts: dict[str, str] = {}
         self._changed: list[Finding] = []
+        self._failed: list[Finding] = []
+        """Why hosts are bad, where a second look at them said so."""
         crew.listener = self
 
     # -- in the order of the pipeline -------------------------------------------------------------------------------
 
     def start(self, prepared: Prepared) -> Plan:
         """torchrun starts everywhere; its ranks wait at the gate."""
-        plan, self._private = prepared.plan, dict(prepared.private)
+        plan = prepared.plan
+        self._logs.private = dict(prepared.private)
         self._gang = plan.restarts == 0 and plan.min_nodes == len(plan.hosts)
         self._min_nodes = plan.min_nodes
         self._store = 0 if plan.rendezvous == "c10d" else None
@@ -185,7 +177,7 @@ class Launch:
         crew = self._crew
         while "running" in self._states.values() and crew.ending is None:
             crew.pump(math.inf)
-            self._inspect()
+            self._inspection.turn()
             if self._watch:
                 self._watch.turn([host for host, state in self._states.items() if state == "running"])
             self._part_with_the_silent()
@@ -207,27 +199,8 @@ class Launch:
         return self._crew.signals > 1 and all(self._crew.silent_for(host) > MUTE_AFTER for host in running)
 
     def bring_logs(self) -> None:
-        """Fetches the logs of hosts that do not share the run's folder; what does not come stays where it is. Ctrl-C
-        meanwhile ends it."""
-        crew = self._crew
-        heard = {host for host, state in self._states.items() if state in ("done", "left", "idle")} - crew.gone
-        waiting = heard & self._private.keys()
-        self._fetched_at = dict.fromkeys(waiting, time.monotonic())
-        crew.send({"t": "fetch"}, to=waiting)
-        asked = crew.signals
-        while waiting and crew.signals == asked:
-            crew.pump(time.monotonic() + 1.0)
-            waiting -= self._folder.unfetched.keys()
-            whole = {host for host in waiting if crew.take(host, "fetched")}
-            for host in whole:
-                self._folder.end_file(host)
-                del self._private[host]
-            if whole:
-                crew.send({"t": "remove"}, to=whole)
-            now = time.monotonic()
-            waiting -= whole | crew.gone | {host for host in waiting if now - self._fetched_at[host] > _FETCH_SECONDS}
-        for host, why in self._folder.unfetched.items():
-            crew.say(f"nvrun: logs of {crew.names[host]} could not be written here: {why}")
+        """Fetches the logs of hosts that do not share the run's folder, of all that are still heard."""
+        self._logs.bring({host for host, state in self._states.items() if state in ("done", "left", "idle")})
 
     def look_again(self, started: float) -> Collection[int]:
         """After a failure: what changed on the hosts since the ranks were let go, and which of them failed. Not where
@@ -239,7 +212,7 @@ class Launch:
             seen = aftermath.look(crew, self._job, self._before, self.result(started))
             self._changed += seen.changed
             self._bad_hosts |= {host: finding.message for host, finding in seen.failed.items()}
-            self._found |= {(finding.code, finding.subject): finding for finding in seen.failed.values()}
+            self._failed += seen.failed.values()
             return seen.looked_at
         return ()
 
@@ -259,7 +232,8 @@ class Launch:
             findings=(
                 *findings,
                 *crew.findings,
-                *self._found.values(),
+                *self._inspection.found.values(),
+                *self._failed,
                 *self._words.findings(),
                 *self._hang(),
                 *self._losses(),
@@ -270,7 +244,7 @@ class Launch:
             began=self.plan is not None,
             bad_hosts=self._bad_hosts | ({} if self._is_the_step() else self._lost | self._unreachable()),
             changed=tuple(self._changed),
-            not_fetched=tuple(f"{crew.names[host]}:{path}" for host, path in sorted(self._private.items())),
+            not_fetched=self._logs.not_fetched(),
         )
 
     def _hang(self) -> Iterable[Finding]:
@@ -306,9 +280,9 @@ class Launch:
     def message(self, host: int, body: Body) -> None:
         kind = body["t"]
         if kind == "rank":
-            self._inspect_at[host] = time.monotonic() + _SETTLED_SECONDS
-        elif kind == "inspected":
-            self._read_back(host, body["result"] or {})
+            self._inspection.rank_began(host)
+        elif kind == "inspected" and self.plan is not None:
+            self._inspection.read_back(self.plan.hosts[host], body["result"] or {})
         elif kind == "noted":
             self._hear(host, body["lines"])
         elif kind == "end":
@@ -316,7 +290,7 @@ class Launch:
         elif kind == "done":
             self._host_done(host, body)
         elif kind == "file":
-            self._folder.begin_file(host, self._crew.names[host], body["path"])
+            self._logs.begin_file(host, body["path"])
         elif kind == "no-start":
             self._states[host] = "done"  # there is nothing whose end could still be told
             name = self._crew.names[host]
@@ -337,8 +311,7 @@ class Launch:
         self._watch.message(host, body)
 
     def chunk(self, host: int, data: bytes) -> None:
-        self._fetched_at[host] = time.monotonic()
-        self._folder.append(host, data)
+        self._logs.append(host, data)
 
     def lost(self, host: int, why: str) -> None:
         before, self._states[host] = self._states[host], "gone"
@@ -347,25 +320,6 @@ class Launch:
         if before == "running" or self._crew.ending is None:
             self._lost[self._crew.names[host]] = why
         self._crew.end("lost", 69, f"lost {self._crew.names[host]}: {why}")
-
-    def _inspect(self) -> None:
-        now = time.monotonic()
-        for host in [host for host, at in self._inspect_at.items() if at <= now]:
-            del self._inspect_at[host]
-            self._crew.send({"t": "inspect"}, to=[host])
-
-    def _read_back(self, host: int, seen: Mapping[str, Body]) -> None:
-        """Where ranks are not where the plan put them is said once; a rank without a GPU yet is looked at again."""
-        if self.plan is None:
-            return
-        there = self.plan.hosts[host]
-        for finding in readback.differences(there, seen):
-            if (finding.code, finding.subject) not in self._found:
-                self._found[finding.code, finding.subject] = finding
-                self._crew.say(f"nvrun: {finding.message}")
-        self._inspections[host] += 1
-        if not readback.all_on_gpus(there, seen) and self._inspections[host] < _INSPECTIONS:
-            self._inspect_at[host] = time.monotonic() + _AGAIN_SECONDS
 
     def _hear(self, host: int, lines: Mapping[str, list[int]]) -> None:
         """NCCL's words of ranks; where they differ from the plan, that is said once."""

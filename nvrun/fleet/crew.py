@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Protocol
 
 import msgspec
@@ -18,6 +17,7 @@ from nvrun.facts import SECTIONS, HostFacts, decode
 from nvrun.fleet import routes, trouble
 from nvrun.fleet.link import Unreachable
 from nvrun.fleet.session import Body, Console, Event, Session
+from nvrun.fleet.signals import TOLD_RANKS, signals_to
 from nvrun.fleet.start import Start, interpreters
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS, means
@@ -32,8 +32,6 @@ SILENT_AFTER = 10.0
 _STOPPED_SECONDS = 5.0
 _ONE_SIGNAL_SECONDS = 0.2
 """Slurm's time limit sends SIGTERM twice within 5 ms (measured on 22.05); nobody presses Ctrl-C twice so quickly."""
-_TOLD_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
-"""These end nothing: the ranks hear of them."""
 PORTS_TAKEN = means(
     "ports-taken",
     "no port of --port-range is free on the first host",
@@ -334,7 +332,7 @@ class Crew:
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
-        if number in _TOLD_RANKS:
+        if number in TOLD_RANKS:
             self.send({"t": "signal", "name": name[3:]})
             return
         now = time.monotonic()
@@ -403,43 +401,9 @@ def gathered(
         connect_timeout=options.connect_timeout,
     )
     session = Session(ways, lost_after=job.lost_after, show=show)
-    with _signals_to(session, [] if noted is None else noted):
+    with signals_to(session, [] if noted is None else noted):
         crew = Crew(job, session, start, say)
         try:
             yield crew
         finally:
             crew.dismiss()
-
-
-@contextmanager
-def _signals_to(session: Session, noted: list[int]) -> Iterator[None]:
-    def tell(number: int, frame: object) -> None:
-        if number not in _TOLD_RANKS:
-            noted.append(number)
-        session.events.put(Event(-1, "signal", number))
-
-    with _signals(tell):
-        for number in tuple(noted):
-            session.events.put(Event(-1, "signal", number))
-        yield
-
-
-@contextmanager
-def signals_noted() -> Iterator[list[int]]:
-    """The signals that ask for an end, whether a crew heard them or came too late or too early for that."""
-    noted: list[int] = []
-    with _signals(lambda number, frame: None if number in _TOLD_RANKS else noted.append(number)):
-        yield noted
-
-
-@contextmanager
-def _signals(tell: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    wanted = [signal.SIGINT, signal.SIGTERM, *_TOLD_RANKS]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
-        wanted.append(signal.SIGHUP)
-    before = {number: signal.signal(number, tell) for number in wanted}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
