@@ -90,10 +90,10 @@ def test_a_trial_that_lies_hangs_or_dies_is_told_and_the_next_one_runs() -> None
     call = "        self.run = self._bound()\n"
     assert TEXT.count(call) == 1
     faults = "".join(f"            if os.environ.get({name!r}):\n                {do}\n" for name, do in FAULTS.items())
-    faulty = (
-        f"{call}        well = self.run\n\n        def run() -> None:\n            well()\n{faults}\n        self.run = run\n"
+    around = (
+        f"        well = self.run\n\n        def run() -> None:\n            well()\n{faults}\n        self.run = run\n"
     )
-    broken = TEXT.replace(call, faulty).replace(
+    broken = TEXT.replace(call, call + around).replace(
         "def say(", "def raise_it(me: int) -> None:\n    if me == 1:\n        raise ValueError('boom')\n\n\ndef say(", 1
     )
     results, said = ran(

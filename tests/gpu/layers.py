@@ -34,31 +34,34 @@ def automatic(study: Study, name: str, where: list[str]) -> list[str]:
     return words
 
 
-def measured(study: Study, name: str, where: list[str], named: list[str], pairs: int) -> dict[str, Any]:
+def measured(
+    study: Study, name: str, where: list[str], named: list[str], pairs: int, *, sizes: list[int] = SIZES, every: int = 1
+) -> dict[str, Any]:
+    """`every`: of so many pairs one is measured beside a product too."""
     ours = automatic(study, name, where)
-    # The job that measures has nvrun's interface already; an empty value is to NCCL as none (src/misc/socket.cc).
-    bare = " ".join(f"{word.partition('=')[0]}=" for word in ours if word.startswith("NCCL_SOCKET_IFNAME"))
-    words = [bare or DEFAULT, " ".join(ours) or DEFAULT, *named]
+    # The job that measures has each host's interface already; an empty value is to NCCL as none (src/misc/socket.cc).
+    bare = "NCCL_SOCKET_IFNAME=" if any(word.startswith("NCCL_SOCKET_IFNAME=") for word in ours) else DEFAULT
+    words = [bare, " ".join(word for word in ours if not word.startswith("NCCL_SOCKET_IFNAME=")) or DEFAULT, *named]
     titles = [DEFAULT, AUTOMATIC, *named]
     order: list[list[Any]] = [[0, False]]
     for at in range(max(pairs, len(named))):
         if at < pairs:
-            for beside in (False, True):
+            for beside in (False, True) if at % every == 0 else (False,):
                 order += [[which, beside] for which in ((0, 1) if at % 2 == 0 else (1, 0))]
         if at < len(named):
             order += [[2 + at, False], [2 + at, True]]
-    points = [["all_reduce", size] for size in SIZES]
+    points = [["all_reduce", size] for size in sizes]
     done = session(study, name, where, environments=words, order=order, points=points, seconds=0.06, deadline=60.0)
     rows: dict[tuple[int, int], dict[str, Any]] = {(each["trial"], each["bytes"]): each for each in done["records"]}
     found: dict[str, Any] = {key: done[key] for key in ("failed", "seconds", "trials")}
     found["variables"] = ours
     for trial, (which, _) in enumerate(order):
-        for size in SIZES if trial else ():  # the first trial warms up
+        for size in sizes if trial else ():  # the first trial warms up
             if row := rows.get((trial, size)):
                 each = found.setdefault(titles[which], {})
                 for title, value in figures(row).items():
                     each.setdefault(f"{title} {size}", []).append(value)
-    found["ratios"] = {size: ratios(rows, order, size) for size in SIZES}
+    found["ratios"] = {size: ratios(rows, order, size) for size in sizes}
     found["summary"] = summary(found, named)
     return found
 
@@ -129,9 +132,18 @@ def sockets(study: Study) -> dict[str, Any]:
     return measured(study, "layers-sockets", hosts(study), SOCKETS if GPU else SOCKETS[:1], 6 if GPU else 2)
 
 
+def automatic_sockets(study: Study) -> dict[str, Any]:
+    """Many pairs: between two processes the same setting scatters by a tenth here."""
+    pairs, long = (20, 4) if GPU else (2, 1)
+    shorter = measured(study, "automatic-sockets", hosts(study), [], pairs, sizes=SIZES[:-1], every=2)
+    longer = measured(study, "automatic-1G", hosts(study), [], long, sizes=SIZES[-1:], every=long)
+    return {"to 256 MB": shorter, "1 GB": longer}
+
+
 STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
-    "layers NVLink": (130, nvlink),
-    "layers sockets": (330, sockets),
+    "layers NVLink": (120, nvlink),
+    "layers sockets": (340, sockets),
     "compression": (65, compression),
+    "automatic sockets": (0, automatic_sockets),
 }
 """Step -> seconds at most, and what it does."""
