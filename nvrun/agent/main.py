@@ -1,4 +1,4 @@
-"""The agent: takes the launcher's messages, answers, and keeps the link without ever waiting for it.
+"""The agent: takes the launcher's messages and answers them, runs the job, and ends with the link.
 
 What travelled as source is compiled when it is imported: each message's own modules are imported when it comes.
 """
@@ -6,63 +6,44 @@ What travelled as source is compiled when it is imported: each message's own mod
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Callable, Iterator, Optional
 
 from . import folder, keeper, netcheck, procs, slurm, standing, tasks, wire
-from .loop import READ, WRITE, Loop
+from .link import Link, Message
+from .loop import Loop
 
 if TYPE_CHECKING:
     from .supervise import Job
 
-BEAT_SECONDS = 2.0
-CONSOLE_BYTES = 4 << 20
-"""What may wait for the link before console lines are dropped (and counted)."""
-_UNNAMED = 0xFFFF
 _CLOSED_GRACE = 3.0
 _LAST_SECONDS = 10.0
 """After the grace: what a sweep and the last bytes of logs may take where nobody is told any more."""
 
-Message = Dict[str, Any]
-
 
 class Agent:
-    """One host's end of the link."""
+    """One host's part of a run."""
 
     def __init__(self, into: int, out: int, mark_fd: int) -> None:
         self.loop = Loop()
+        self.link = Link(self.loop, into, out, self._dispatch, self._link_ended)
         self.signals = slurm.Signals(self.loop, os.environ)
-        self.host = _UNNAMED
         self.job: Optional[Job] = None
         self.folder: Optional[folder.Folder] = None
-        self.dropped_bytes = 0
-        self._into, self._out, self._mark_fd = into, out, mark_fd
+        self._mark_fd = mark_fd
         self._keeper = os.getppid()
-        self._input = b""
-        self._queue: Deque[bytes] = deque()
-        self._queued_bytes = 0
-        self._source: Optional[Iterator[bytes]] = None
         self._held: Optional[netcheck.Held] = None
-        self._heard = time.monotonic()
-        self._lost_after: Optional[float] = None
-        self._closed = False
         self.hook_mark = ""
         self._tasks = tasks.Tasks(self.loop, keep_closed=(into, out))
         self.standing = standing.Standing(self.loop, keep_closed=(into, out))
-        os.set_blocking(into, False)
-        os.set_blocking(out, False)
 
     def run(self) -> None:
-        self._queue_bytes(b"\n")  # ends whatever a banner left on the line
-        self.loop.watch(self._into, READ, self._read)
-        self.loop.every(BEAT_SECONDS, self._beat)
+        self.link.open()
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -71,83 +52,16 @@ class Agent:
         self.loop.on_signal(signal.SIGCHLD, lambda: procs.reap(self._own_children()))
         self.loop.run()
 
-    # -- upwards --------------------------------------------------------------------------------------------------
-
-    def send(self, body: Message) -> None:
-        """Queues a message; it is never dropped."""
-        self._queue_bytes(wire.message(self.host, body))
-
-    def console(self, stream: bytes, rank: int, line: bytes, progress: bool) -> None:
-        """Queues a console line, or counts it as dropped while the link does not keep up."""
-        if self._queued_bytes > CONSOLE_BYTES or self._closed:
-            self.dropped_bytes += len(line)
-            return
-        head = b"%08x%s" % (rank & 0xFFFFFFFF, b"~" if progress else b" ")
-        self._queue_bytes(b"".join(wire.frames(self.host, stream, head + line)))
-
-    def _queue_bytes(self, data: bytes) -> None:
-        if self._closed:
-            return
-        self._queue.append(data)
-        self._queued_bytes += len(data)
-        self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while True:
-                if not self._queue:
-                    more = next(self._source, None) if self._source else None
-                    if more is None:
-                        self._source = None
-                        self.loop.unwatch(self._out)
-                        return
-                    self._queue.append(more)
-                    self._queued_bytes += len(more)
-                data = self._queue[0]
-                sent = os.write(self._out, data)
-                self._queued_bytes -= sent
-                if sent == len(data):
-                    self._queue.popleft()
-                else:
-                    self._queue[0] = data[sent:]
-        except BlockingIOError:
-            self.loop.watch(self._out, WRITE, self._flush)
-        except OSError:  # nobody reads any more
-            self._link_ended()
-
-    def _beat(self) -> None:
-        if self._queued_bytes < 4096:
-            self._queue_bytes(b"".join(wire.frames(self.host, wire.BEAT, b"")))
-        silent = time.monotonic() - self._heard
-        if self._lost_after is not None and silent > self._lost_after and not self._closed:
-            self._link_ended(grace=None)
-
-    # -- downwards ------------------------------------------------------------------------------------------------
-
-    def _read(self) -> None:
-        try:
-            data = os.read(self._into, 1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._link_ended()
-            return
-        self._heard = time.monotonic()
-        *lines, self._input = (self._input + data).split(b"\n")
-        for line in lines:
-            if line:
-                self._dispatch(json.loads(line))
+    # -- what the launcher says -----------------------------------------------------------------------------------
 
     def _dispatch(self, message: Message) -> None:
-        if "to" in message and self.host not in message["to"]:
+        if "to" in message and self.link.host not in message["to"]:
             return
         handle: Callable[[Message], None] = getattr(self, "on_" + message["t"])
         try:
             handle(message)
         except Exception as error:  # noqa: BLE001 - the agent's outermost border: the launcher is told, nothing is hidden
-            self.send({"t": "failed", "at": message["t"], "why": "%s: %s" % (type(error).__name__, error)})
+            self.link.send({"t": "failed", "at": message["t"], "why": "%s: %s" % (type(error).__name__, error)})
 
     def on_beat(self, message: Message) -> None:
         """Reading it was the point."""
@@ -155,15 +69,15 @@ class Agent:
     def on_you(self, message: Message) -> None:
         """Which host of the run this is, by id or, where one stream goes to all, by Slurm's node name."""
         node = os.environ.get("SLURMD_NODENAME", "")
-        self.host = message["id"] if "id" in message else message["ids"][node]
-        self._lost_after = message["lost_after"]
-        self.send({"t": "hello", "pid": os.getpid(), "uid": os.getuid(), "hostname": socket.gethostname(),
+        self.link.host = message["id"] if "id" in message else message["ids"][node]
+        self.link.lost_after = message["lost_after"]
+        self.link.send({"t": "hello", "pid": os.getpid(), "uid": os.getuid(), "hostname": socket.gethostname(),
                    "python": sys.version.split()[0], "executable": sys.executable, "time": time.time(),
                    "addresses": netcheck.addresses(), "gpus": netcheck.visible_gpus(os.environ),
                    "cpus": os.cpu_count() or 0})  # fmt: skip
 
     def on_ping(self, message: Message) -> None:
-        self.send({"t": "pong", "time": time.time(), "payload": message.get("payload")})
+        self.link.send({"t": "pong", "time": time.time(), "payload": message.get("payload")})
 
     def on_prepare(self, message: Message) -> None:
         """The folder for this host's logs (none for a plan alone); where `ports` is given, a port that is ours now."""
@@ -171,9 +85,9 @@ class Agent:
         trouble = "host-no-folder"
         try:
             if message["folder"]:
-                os.write(self._mark_fd, ("%s.%d" % (message["run"], self.host)).encode())
+                os.write(self._mark_fd, ("%s.%d" % (message["run"], self.link.host)).encode())
                 run, where = message["run"], message["folder"]
-                self.folder = folder.prepare(where, message["token"], message["name"], run, self.host)
+                self.folder = folder.prepare(where, message["token"], message["name"], run, self.link.host)
                 path, shared = self.folder
                 if not shared:
                     from . import remains
@@ -183,9 +97,9 @@ class Agent:
             if message.get("ports"):
                 self._held, port = netcheck.hold_port(message["ports"])
         except OSError as error:
-            self.send({"t": "cannot", "code": trouble, "why": str(error)})
+            self.link.send({"t": "cannot", "code": trouble, "why": str(error)})
             return
-        self.send({"t": "prepared", "folder": path, "shared": shared, "port": port})
+        self.link.send({"t": "prepared", "folder": path, "shared": shared, "port": port})
 
     def on_facts(self, message: Message) -> None:
         request = message["request"]
@@ -227,14 +141,14 @@ class Agent:
         """Listens on the held port itself: a check alone has no torchrun that would."""
         assert self._held is not None
         self._held.listen()
-        self.send({"t": "listening"})
+        self.link.send({"t": "listening"})
 
     def on_listening(self, message: Message) -> None:
         """Says when somebody of this host listens on the port that the agent holds."""
 
         def look() -> None:
             if netcheck.listening(message["port"]):
-                self.send({"t": "listening"})
+                self.link.send({"t": "listening"})
             else:
                 self.loop.later(0.02, look)
 
@@ -244,7 +158,7 @@ class Agent:
         """A hook's command."""
         from . import command
 
-        request, mark = message["request"], "%s.%d" % (message["run"], self.host)
+        request, mark = message["request"], "%s.%d" % (message["run"], self.link.host)
         self.hook_mark = mark
 
         self._tasks.start(lambda: command.run(request, mark), request["timeout"] + 3.0, self._answer(message["answer"]))
@@ -281,7 +195,7 @@ class Agent:
         try:
             job.start()
         except OSError as error:  # no descriptors left, or somebody else holds the ranks' socket
-            self.send({"t": "no-start", "why": str(error)})
+            self.link.send({"t": "no-start", "why": str(error)})
         else:
             self.job = job
 
@@ -311,14 +225,13 @@ class Agent:
     def on_fetch(self, message: Message) -> None:
         """All files of a private folder, as the link takes them."""
         assert self.folder is not None
-        self._source = self._files(self.folder)
-        self._flush()
+        self.link.send_all(self._files(self.folder))
 
     def on_sweep(self, message: Message) -> None:
         """Ends what carries the mark of a run whose launcher is gone or out of reach."""
         from . import remains
 
-        mark, grace = "%s.%d" % (message["run"], self.host), message["grace"]
+        mark, grace = "%s.%d" % (message["run"], self.link.host), message["grace"]
         self._tasks.start(lambda: remains.end(mark, grace), grace + 10.0, self._answer("swept"))
 
     def on_clean(self, message: Message) -> None:
@@ -331,21 +244,21 @@ class Agent:
         if self.folder:
             folder.remove(self.folder)
             self.folder = None
-        self.send({"t": "removed"})
+        self.link.send({"t": "removed"})
 
     def _answer(self, name: str) -> Callable[[object, str], None]:
         def answer(result: object, trouble: str) -> None:
-            self.send({"t": name, "result": result, "trouble": trouble})
+            self.link.send({"t": name, "result": result, "trouble": trouble})
 
         return answer
 
     def _files(self, where: folder.Folder) -> Iterator[bytes]:
         for name, path in folder.files(where):
-            yield wire.message(self.host, {"t": "file", "path": name})
+            yield wire.message(self.link.host, {"t": "file", "path": name})
             with open(path, "rb") as file:
                 while data := file.read(1 << 16):
-                    yield b"".join(wire.frames(self.host, wire.FILE, data))
-        yield wire.message(self.host, {"t": "fetched"})
+                    yield b"".join(wire.frames(self.link.host, wire.FILE, data))
+        yield wire.message(self.link.host, {"t": "fetched"})
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
@@ -356,27 +269,26 @@ class Agent:
             return
         self.signals.note(signal.SIGTERM)
         if self.job:
-            self.send({"t": "terminated"})
+            self.link.send({"t": "terminated"})
             self.job.end(None)
         else:
             self.loop.stop()
 
-    def _link_ended(self, grace: Optional[float] = _CLOSED_GRACE) -> None:
-        """Nobody is there to tell any more: the job ends, then the agent. `grace` None: the job's own."""
-        if self._closed:
+    def _link_ended(self, silent: bool = False) -> None:
+        """Nobody is there to tell any more: the job ends, then the agent. `silent`: with the job's own grace."""
+        if self.link.closed:
             return
-        self._closed = True
-        self.loop.unwatch(self._into)
-        self.loop.unwatch(self._out)
+        self.link.close()
         if self.job and not self.job.done:
             # Whatever goes wrong in ending it: the keeper sweeps what this process leaves behind.
+            grace = None if silent else _CLOSED_GRACE
             self.loop.later((self.job.grace if grace is None else grace) + _LAST_SECONDS, self.loop.stop)
-            self.job.end(grace, look=grace is None)
+            self.job.end(grace, look=silent)
         else:
             self.loop.stop()
 
     def job_done(self) -> None:
-        if self._closed:
+        if self.link.closed:
             self.loop.stop()
 
     def _own_children(self) -> "set[int]":

@@ -55,7 +55,7 @@ class Job:
     def __init__(self, agent: Agent, request: Dict[str, Any], where: Folder) -> None:
         self.done = False
         self._agent = agent
-        self._loop = agent.loop
+        self._link, self._loop = agent.link, agent.loop
         self._request = request
         self._where = where
         self._ranks: Dict[int, Rank] = {}  # by pid
@@ -125,10 +125,10 @@ class Job:
         except OSError as error:
             if error.filename == request["cwd"]:
                 why = "the working directory %s: %s" % (request["cwd"], error.strerror)
-                self._agent.send({"t": "cannot", "code": "path-missing", "why": why})
+                self._link.send({"t": "cannot", "code": "path-missing", "why": why})
             else:
                 why = "%s: %s" % (error.filename or request["argv"][0], error.strerror)
-                self._agent.send({"t": "no-start", "why": why})
+                self._link.send({"t": "no-start", "why": why})
             self._finish(127)
             return
         for stream in self._own:
@@ -146,7 +146,7 @@ class Job:
         found = procs.stat(self._torchrun.pid)
         stopped = found is not None and found.state == "T" and not self._look.pids()
         if stopped and not before:
-            self._agent.send({"t": "stopped", "pid": self._torchrun.pid})
+            self._link.send({"t": "stopped", "pid": self._torchrun.pid})
         self._loop.later(_STOPPED_SECONDS, partial(self._look_whether_stopped, stopped))
 
     @property
@@ -187,7 +187,7 @@ class Job:
         self._greeted += 1
         self._loop.watch(rank.pidfd, READ, lambda: self._rank_ended(rank))
         if self._greeted == self._request["ranks"]:
-            self._agent.send({"t": "gate"})
+            self._link.send({"t": "gate"})
         if self._go is not None:
             self._release(rank)
 
@@ -195,7 +195,7 @@ class Job:
         """Lets the ranks run; each gets its environment, its binding and its pipes."""
         self._go = message
         noted = message["noted"]
-        self._noted = Noted(noted, lambda lines: self._agent.send({"t": "noted", "lines": lines}))
+        self._noted = Noted(noted, lambda lines: self._link.send({"t": "noted", "lines": lines}))
         echoed = [(wish["files"], partial(self._echoed, wish["text"].encode())) for wish in message["echo"]]
         self._files = Followed(self._where.path, [*echoed, (noted["files"], self._note_of)])
         self._follow_files()
@@ -254,7 +254,7 @@ class Job:
         self._heard()
         if self._sampler:
             self._sampler.begin(rank.rank, rank.pid)
-        self._agent.send({"t": "rank", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid,
+        self._link.send({"t": "rank", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid,
                           "attempt": rank.attempt})  # fmt: skip
 
     # -- output ---------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class Job:
 
     def _tell_of_silence(self, silent: bool) -> None:
         if not self.done:
-            self._agent.send({"t": "silent" if silent else "speaks"})
+            self._link.send({"t": "silent" if silent else "speaks"})
 
     def _shower(self, kind: bytes, rank: int) -> Any:
         """The function that takes this stream's lines to the console, by the run's rule of who is shown."""
@@ -289,13 +289,13 @@ class Job:
                 if self._failed or self._ending or (self._greeted and not self._ranks):
                     return  # its banner says less than the launcher's own report; the file has it
                 if self._go is None:
-                    self._held_back.append(lambda: self._agent.console(kind, rank, line, progress))
+                    self._held_back.append(lambda: self._link.console(kind, rank, line, progress))
                     return
             elif shown != "all" and rank not in shown:
                 if kind != wire.STDERR or self._first_lines <= 0:
                     return
                 self._first_lines -= 1
-            self._agent.console(kind, rank, line, progress)
+            self._link.console(kind, rank, line, progress)
 
         return show
 
@@ -434,7 +434,7 @@ class Job:
         killed = oom.since(rank.oom, rank.pid) if code and not asked and rank.oom else None
         tail = rank.streams[1].tail() if rank.streams else []
         first = [stream.first_at for stream in rank.streams if stream.first_at]
-        self._agent.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
+        self._link.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
                           "attempt": rank.attempt, "asked": asked, "time": at,
                           "begun": rank.begun, "first_output": min(first, default=None), "tail": tail,
                           "oom": killed})  # fmt: skip
@@ -487,8 +487,8 @@ class Job:
                 stream.close()
         if self._noted:
             self._noted.tell()
-        self._agent.send({"t": "done", "code": code, "stuck": sorted(stuck), "tail": self._own[1].tail(),
-                          "dropped": self._agent.dropped_bytes + sum(stream.cut_bytes for stream in self._streams),
+        self._link.send({"t": "done", "code": code, "stuck": sorted(stuck), "tail": self._own[1].tail(),
+                          "dropped": self._link.dropped_bytes + sum(stream.cut_bytes for stream in self._streams),
                           "lost": {stream.path: [stream.lost_bytes, stream.trouble]
                                    for stream in self._streams if stream.lost_bytes}})  # fmt: skip
         self._agent.job_done()
