@@ -11,42 +11,31 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import struct
 import subprocess
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set
 
-from . import oom, procs, slurm, wire
+from . import oom, procs, slurm
 from .folder import Folder
-from .followed import Followed, Noted
 from .gate import Gate, Rank
 from .last import Look
 from .loop import READ
+from .output import Output
 from .sample import Sampler
 from .silence import Silence
-from .streams import Stream
 
 if TYPE_CHECKING:
     from .main import Agent
 
-TORCHRUN = 0xFFFFFFFF
-"""Stands for torchrun itself where a rank is expected."""
-
 _LAST_WORDS_SECONDS = 1.0  # torchrun's own banner is out 0.4 s after its last rank (measured)
 _LEFTOVER_SECONDS = 2.0
-_FOLLOW_SECONDS = 1.0
 _HEARSAY_SECONDS = 0.6
 _STOPPED_SECONDS = 5.0
 _TERM_SECONDS = 0.3
-_EXIT_CODE = re.compile(rb"exitcode\s*:\s*(-?\d+)\)?\s.*?\(?pid: (\d+)\)")
-
-
-def _nowhere(line: bytes, progress: bool) -> None:
-    """Shows nothing: the user sent this stream to torchrun's files alone (--redirects)."""
 
 
 class Job:
@@ -60,21 +49,15 @@ class Job:
         self._where = where
         self._ranks: Dict[int, Rank] = {}  # by pid
         self._rank_of: Dict[int, Rank] = {}  # by pid, the ended ones too
-        self._noted: Optional[Noted] = None
-        self._files: Optional[Followed] = None
         self._sampler: Optional[Sampler] = None
         self._silence: Optional[Silence] = None
         self._go: Optional[Dict[str, Any]] = None
-        self._held_back: List[Any] = []
         self._ending = False
         self._asked: Set[int] = set()
         self._failed = False
         self._shielded = False
         self._torchrun: Optional[subprocess.Popen[bytes]] = None
         self._torchrun_pidfd = -1
-        self._own: List[Stream] = []
-        self._streams: List[Stream] = []
-        self._codes: Dict[int, int] = {}
         self._unreported: Dict[
             int, Callable[[Optional[int]], None]
         ] = {}  # by pid: ranks whose code is still to be told
@@ -82,7 +65,6 @@ class Job:
         self._look = Look(self._loop, where.path, environment, request["cwd"])
         self._gate = Gate(self._loop, self._greet)
         self._greeted = 0
-        self._first_lines: int = request["first_stderr"]
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -94,10 +76,8 @@ class Job:
         self._shielded = slurm.shields(environment, request["argv"])
         if self._shielded:
             environment[slurm.VARIABLE] = slurm.HANDLED
-        self._own = [
-            Stream(os.path.join(self._where.path, "torchrun.out"), self._shower(wire.STDOUT, TORCHRUN)),
-            Stream(os.path.join(self._where.path, "torchrun.err"), self._shower(wire.STDERR, TORCHRUN)),
-        ]
+        output = Output(self._loop, self._link, self._where.path, request, self._rank_of, self._is_told)
+        self._output = output
         supervisor = os.getpid()
 
         def in_child() -> None:
@@ -117,8 +97,8 @@ class Job:
                 env=environment,
                 cwd=request["cwd"],
                 stdin=subprocess.DEVNULL,
-                stdout=self._own[0].write_end,
-                stderr=self._own[1].write_end,
+                stdout=output.torchrun[0].write_end,
+                stderr=output.torchrun[1].write_end,
                 start_new_session=True,
                 preexec_fn=in_child,
             )
@@ -131,9 +111,7 @@ class Job:
                 self._link.send({"t": "no-start", "why": why})
             self._finish(127)
             return
-        for stream in self._own:
-            stream.close_write_end()
-            self._follow(stream)
+        output.follow(output.torchrun)
         self._torchrun_pidfd = os.pidfd_open(self._torchrun.pid)
         self._loop.watch(self._torchrun_pidfd, READ, self._torchrun_ended)
         self._loop.later(_STOPPED_SECONDS, self._look_whether_stopped)
@@ -194,17 +172,10 @@ class Job:
     def go(self, message: Dict[str, Any]) -> None:
         """Lets the ranks run; each gets its environment, its binding and its pipes."""
         self._go = message
-        noted = message["noted"]
-        self._noted = Noted(noted, lambda lines: self._link.send({"t": "noted", "lines": lines}))
-        echoed = [(wish["files"], partial(self._echoed, wish["text"].encode())) for wish in message["echo"]]
-        self._files = Followed(self._where.path, [*echoed, (noted["files"], self._note_of)])
-        self._follow_files()
         if message.get("monitor"):
             with contextlib.suppress(OSError):  # no process to be had: the job goes on unwatched
                 self._sampler = Sampler(self._loop, self._where.path, message["monitor"])
-        held, self._held_back = self._held_back, []
-        for show in held:
-            show()
+        self._output.begin(message)
         for rank in list(self._ranks.values()):
             if rank.sock:
                 self._release(rank)
@@ -213,21 +184,7 @@ class Job:
         assert self._go is not None
         assert rank.sock is not None
         plan = self._go["ranks"].get(str(rank.local_rank), {})
-        suffix = ".%d" % rank.attempt if rank.attempt else ""
-        rank.streams = [
-            Stream(
-                os.path.join(self._where.path, "rank%d%s.%s" % (rank.rank, suffix, ending)),
-                self._noting(
-                    rank.local_rank,
-                    _nowhere if plan.get("hidden", 0) & bit else self._shower(stream, rank.rank),
-                ),
-                os.path.join(rank.torchruns_folder, name) if plan.get("files", 0) & bit else None,
-            )
-            for stream, ending, name, bit in (
-                (wire.STDOUT, "out", "stdout.log", 1),
-                (wire.STDERR, "err", "stderr.log", 2),
-            )
-        ]
+        rank.streams = self._output.of_rank(rank, plan)
         body = json.dumps(
             {
                 "set": plan.get("set", {}),
@@ -246,9 +203,7 @@ class Job:
         rank.sock = None
         rank.begun = time.time()
         rank.oom = oom.read(rank.pid)
-        for stream in rank.streams:
-            stream.close_write_end()
-            self._follow(stream, self._heard)
+        self._output.follow(rank.streams, self._heard)
         if self._go["hang"] and not self._silence:
             self._silence = Silence(self._loop, self._go["hang"]["after"], self._tell_of_silence)
         self._heard()
@@ -256,19 +211,6 @@ class Job:
             self._sampler.begin(rank.rank, rank.pid)
         self._link.send({"t": "rank", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid,
                           "attempt": rank.attempt})  # fmt: skip
-
-    # -- output ---------------------------------------------------------------------------------------------------
-
-    def _follow(self, stream: Stream, heard: Callable[[], None] = lambda: None) -> None:
-        self._streams.append(stream)
-
-        def pump() -> None:
-            heard()
-            if not stream.pump():
-                self._loop.unwatch(stream.read_end)
-                stream.close()
-
-        self._loop.watch(stream.read_end, READ, pump)
 
     def _heard(self) -> None:
         """A rank wrote something, began or ended."""
@@ -279,54 +221,9 @@ class Job:
         if not self.done:
             self._link.send({"t": "silent" if silent else "speaks"})
 
-    def _shower(self, kind: bytes, rank: int) -> Any:
-        """The function that takes this stream's lines to the console, by the run's rule of who is shown."""
-        shown = self._request["console"]
-
-        def show(line: bytes, progress: bool) -> None:
-            if rank == TORCHRUN:
-                self._note_codes(line)
-                if self._failed or self._ending or (self._greeted and not self._ranks):
-                    return  # its banner says less than the launcher's own report; the file has it
-                if self._go is None:
-                    self._held_back.append(lambda: self._link.console(kind, rank, line, progress))
-                    return
-            elif shown != "all" and rank not in shown:
-                if kind != wire.STDERR or self._first_lines <= 0:
-                    return
-                self._first_lines -= 1
-            self._link.console(kind, rank, line, progress)
-
-        return show
-
-    def _noting(self, local_rank: int, show: Callable[[bytes, bool], None]) -> Callable[[bytes, bool], None]:
-        """`show`, after the line was looked at for what the launcher wants to know."""
-
-        def look(line: bytes, progress: bool) -> None:
-            assert self._noted is not None
-            self._noted.take(local_rank, line)
-            show(line, progress)
-
-        return look
-
-    def _follow_files(self) -> None:
-        if self._files and self._noted and not self.done:
-            self._files.look()
-            self._noted.tell()
-            self._loop.later(_FOLLOW_SECONDS, self._follow_files)
-
-    def _echoed(self, text: bytes, pid: int, line: bytes) -> None:
-        if text in line and pid in self._rank_of:
-            self._shower(wire.STDERR, self._rank_of[pid].rank)(line, False)
-
-    def _note_of(self, pid: int, line: bytes) -> None:
-        if self._noted and pid in self._rank_of:
-            self._noted.take(self._rank_of[pid].local_rank, line)
-
-    def _note_codes(self, line: bytes) -> None:
-        """torchrun's words on a rank's end: what is left when it reaped the rank before anyone could look."""
-        for code, pid in _EXIT_CODE.findall(line):
-            self._codes[int(pid)] = int(code)
+    def _is_told(self) -> bool:
+        """Whether the launcher's own report says more than what torchrun has to say from now on."""
+        return self._failed or self._ending or bool(self._greeted and not self._ranks)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
@@ -411,7 +308,7 @@ class Job:
             self._loop.later(_HEARSAY_SECONDS, lambda: self._report_hearsay(rank.pid))
         elif code == -signal.SIGTERM and not self._ending:
             # Slurm tells every process of a step at once: the word to the agent itself may be on its way.
-            self._codes[rank.pid] = code
+            self._output.codes[rank.pid] = code
             self._unreported[rank.pid] = lambda code: self._report(rank, code, at)
             self._loop.later(_TERM_SECONDS, lambda: self._report_hearsay(rank.pid))
         else:
@@ -420,7 +317,7 @@ class Job:
     def _report_hearsay(self, pid: int, otherwise: Optional[int] = None) -> None:
         report = self._unreported.pop(pid, None)
         if report:
-            report(self._codes.get(pid, otherwise))
+            report(self._output.codes.get(pid, otherwise))
 
     def _report(self, rank: Rank, code: Optional[int], at: float) -> None:
         asked = (
@@ -465,7 +362,7 @@ class Job:
         self.done = True
         for rank in list(self._ranks.values()):
             self._rank_ended(rank)
-        for stream in self._own:  # torchrun's last words, for the codes in them
+        for stream in self._output.torchrun:  # torchrun's last words, for the codes in them
             stream.drain()
         for pid in list(self._unreported):
             self._report_hearsay(pid, otherwise=None if code else 0)
@@ -477,18 +374,6 @@ class Job:
 
     def _close(self, code: int, stuck: Set[int]) -> None:
         """Everything of the job is gone: the last bytes, then the word to the launcher."""
-        if self._files:
-            self._files.end()
         self._gate.close()
-        for stream in self._streams:
-            if not stream.closed:
-                self._loop.unwatch(stream.read_end)
-                stream.drain()
-                stream.close()
-        if self._noted:
-            self._noted.tell()
-        self._link.send({"t": "done", "code": code, "stuck": sorted(stuck), "tail": self._own[1].tail(),
-                          "dropped": self._link.dropped_bytes + sum(stream.cut_bytes for stream in self._streams),
-                          "lost": {stream.path: [stream.lost_bytes, stream.trouble]
-                                   for stream in self._streams if stream.lost_bytes}})  # fmt: skip
+        self._link.send({"t": "done", "code": code, "stuck": sorted(stuck), **self._output.end()})
         self._agent.job_done()
