@@ -43,13 +43,13 @@ def _token(crew: Crew, path: str, writer: int) -> Token:
         left = _ask(crew, "stand", {writer: request}, _LOOK_SECONDS)[writer]
         trouble = left["trouble"] or left["result"]["error"]
         if trouble:
-            return Token(path=path, writer=name, trouble=_last(trouble))
+            return Token(path=path, writer=name, trouble=trouble)
         others = [host for host in crew.hosts if host != writer]
         answers = _ask(crew, "test", dict.fromkeys(others, request), _LOOK_SECONDS)
     finally:
         crew.send({"t": "release", "test": "token"}, to=[writer])
     why = {
-        crew.names[host]: _last(trouble)
+        crew.names[host]: trouble
         for host, body in answers.items()
         if (trouble := body["trouble"] or body["result"]["error"])
     }
@@ -81,8 +81,3 @@ def _ask(crew: Crew, kind: str, requests: Mapping[int, Body], seconds: float, te
         for host, request in requests.items()
     }
     return {host: body for host, (body, _) in crew.ask(bodies, test, seconds + _MARGIN).items()}
-
-
-def _last(trouble: str) -> str:
-    """Of a traceback its last line."""
-    return (trouble.strip().splitlines() or [""])[-1]

@@ -127,8 +127,10 @@ class _Conversation:
                 for pair, found in self._each("latency", part, work, SILENCE + _PING_SECONDS).items():
                     low, half, high = found["min"], found["p50"], found["p99"]
                     self._latency.append(Latency(pair=self._names(pair), min=low, p50=half, p99=high))
-                    if found["runnable"] > found["cpus"]:
-                        reason = f"{found['runnable']} processes want its {found['cpus']} CPUs"
+                    if found["runnable"] is None:
+                        self._busy[self._places[pair[0]].name] = "how busy it is cannot be read (/proc/loadavg)"
+                    elif found["runnable"] > found["cpus"]:
+                        reason = f"a busy host: {found['runnable']} processes want its {found['cpus']} CPUs"
                         self._busy[self._places[pair[0]].name] = reason
 
     def stream(self) -> None:
@@ -205,7 +207,7 @@ class _Conversation:
             result = body["result"] or {}
             if trouble := body["trouble"] or result.get("error", ""):
                 to = self._places[partner[source]].name
-                self._skip(test, source, f"with {to}: {trouble.strip().splitlines()[-1]}")
+                self._skip(test, source, f"with {to}: {trouble}")
             else:
                 found[source, partner[source]] = result
         return found

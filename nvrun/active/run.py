@@ -127,9 +127,9 @@ def of_network(measured: network.Measured, places: Mapping[int, Place], *, bare_
 def _not_judged(measured: network.Measured, bare_metal: bool) -> Iterator[Skipped]:
     for host, reason in measured.busy.items():
         if bare_metal:
-            yield Skipped(code="latency", host=host, reason=f"a busy host: {reason}")
+            yield Skipped(code="latency", host=host, reason=reason)
         if measured.rates:
-            yield Skipped(code="bandwidth", host=host, reason=f"a busy host: {reason}")
+            yield Skipped(code="bandwidth", host=host, reason=reason)
     if pairs := connections.without_udp(measured.tried):
         deaf = connections.of_hosts(pairs)
         yield Skipped(code="path-mtu", host=None, reason=f"UDP does not come through between {deaf}")

@@ -64,10 +64,13 @@ def _round(
     leaders = [group[0] for group in groups]
     try:
         ports = _ask(crew, "stand", "port", {leader: {} for leader in leaders}, 5.0)
+        without_port = {leader: body for leader, body in ports.items() if body["trouble"]}
         requests: dict[int, Body] = {}
         for group in groups:
+            if group[0] in without_port:  # its ranks could not meet, and would take all of their time to see it
+                continue
             address = places[group[0]].address if len(group) > 1 else "127.0.0.1"
-            port = (ports[group[0]]["result"] or {}).get("port", 0)
+            port = ports[group[0]]["result"]["port"]
             counts = [gpus[host] if on_gpus else 1 for host in group]
             nodes = [(sum(counts[:at]), count) for at, count in enumerate(counts)]
             for node, host in enumerate(group):
@@ -89,7 +92,8 @@ def _round(
     finally:
         crew.send({"t": "release", "test": "port"}, to=leaders)
     names = {host: crew.names[host] for group in groups for host in group}
-    return tuple(read({names[host]: answers[host] for host in group}) for group in groups)
+    known = answers | without_port
+    return tuple(read({names[host]: known[host] for host in group if host in known}) for group in groups)
 
 
 def _environment(plan: Plan, host: int) -> dict[str, str]:
@@ -121,7 +125,7 @@ def read(answers: Mapping[str, Body]) -> Smoke:
     tail: tuple[str, ...] = ()
     for host, body in answers.items():
         if body["trouble"]:
-            trouble, at_fault = trouble or body["trouble"].strip().splitlines()[-1], at_fault or host
+            trouble, at_fault = trouble or body["trouble"], at_fault or host
             continue
         for rank in body["result"]:
             said: Body = {}

@@ -82,6 +82,9 @@ class Agent:
     def on_prepare(self, message: Message) -> None:
         """The folder for this host's logs (none for a plan alone); where `ports` is given, a port that is ours now."""
         path, shared, port = "", False, None
+        if why := procs.blind():
+            self.link.send({"t": "cannot", "code": "host-no-proc", "why": why})
+            return
         trouble = "host-no-folder"
         try:
             if message["folder"]:

@@ -28,7 +28,7 @@ def addresses() -> List[List[str]]:
     try:
         with open("/proc/net/if_inet6") as file:
             rows = [line.split() for line in file]
-    except FileNotFoundError:  # IPv6 is switched off
+    except OSError:  # IPv6 is switched off, or /proc/net is hidden
         rows = []
     for row in rows:
         found.append([row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))])

@@ -53,7 +53,7 @@ def probe(request: Dict[str, Any]) -> Dict[str, Any]:
     for call in calls:
         call.begin(selector)
     waiting = {call for call in calls if not call.over}
-    patient = request["silence"] * min(_MOST_PATIENT, max(1.0, _runnable() / (os.cpu_count() or 1)))
+    patient = request["silence"] * min(_MOST_PATIENT, max(1.0, (_runnable() or 0) / (os.cpu_count() or 1)))
     while waiting:
         for key, _ in selector.select(0.02):
             key.data.ready(selector)
@@ -305,9 +305,10 @@ def _connect(request: Dict[str, Any], wanted: bytes) -> socket.socket:
 def latency(request: Dict[str, Any]) -> Dict[str, Any]:
     """Round trips of 8 bytes, in microseconds: least, median and 99th percentile of up to `count` within `seconds`.
 
-    `runnable` and `cpus` tell how busy this host was meanwhile, besides this process itself.
+    `runnable` (None where it cannot be read) and `cpus` tell how busy this host was meanwhile, besides this process
+    itself.
     """
-    runnable = _runnable()
+    before = _runnable()
     with _connect(request, ECHO) as sock:
         for _ in range(request["count"] // 4):
             sock.send(b"12345678")
@@ -326,13 +327,17 @@ def latency(request: Dict[str, Any]) -> Dict[str, Any]:
     times.sort()
     low, half, high = (round(1e6 * times[int(share * (len(times) - 1))], 1) for share in (0.0, 0.5, 0.99))
     return {"min": low, "p50": half, "p99": high, "samples": len(times),
-            "runnable": max(runnable, _runnable()), "cpus": os.cpu_count() or 1}  # fmt: skip
+            "runnable": None if before is None else max(before, _runnable() or 0),
+            "cpus": os.cpu_count() or 1}  # fmt: skip
 
 
-def _runnable() -> int:
-    """Processes of this host that run or want to, without this one (/proc/loadavg)."""
-    with open("/proc/loadavg") as file:
-        return int(file.read().split()[3].partition("/")[0]) - 1
+def _runnable() -> Optional[int]:
+    """Processes of this host that run or want to, without this one (/proc/loadavg); None where that cannot be read."""
+    try:
+        with open("/proc/loadavg") as file:
+            return int(file.read().split()[3].partition("/")[0]) - 1
+    except OSError:
+        return None
 
 
 def bandwidth(request: Dict[str, Any]) -> Dict[str, Any]:

@@ -32,9 +32,12 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def ephemeral_range() -> Tuple[int, int]:
-    """net.ipv4.ip_local_port_range, which IPv6 uses too."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        low, high = file.read().split()
+    """net.ipv4.ip_local_port_range, IPv6's too; the kernel's default (ip-sysctl.rst) where it cannot be read."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low, high = file.read().split()
+    except OSError:  # a container that hides /proc/sys
+        return 32768, 60999
     return int(low), int(high)
 
 

@@ -85,8 +85,19 @@ def contents(path: str) -> bytes:
     return b"".join(parts)
 
 
+def blind() -> str:
+    """Why /proc does not show this process and its neighbours, so that nobody can be found by it; empty where it does.
+    The /proc of another pid namespace gives numbers that are somebody else's here."""
+    try:
+        own = os.readlink("/proc/self")
+    except OSError as error:
+        return "/proc is not mounted here (%s)" % error.strerror
+    return "" if own == str(os.getpid()) else "/proc is that of another pid namespace"
+
+
 def all_pids() -> List[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    """Of this pid namespace, as far as this user may see them (proc(5), hidepid); none where /proc is blind."""
+    return [] if blind() else [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descendants(*roots: int) -> Set[int]:

@@ -11,6 +11,7 @@ import queue
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from . import procs
 from .probe.gpu import CLOCK_SM, EVENT_REASONS, TEMPERATURE_GPU, memory
 from .probe.nvml import Reader, words
 
@@ -47,35 +48,33 @@ RDMA_ERRORS = (
 
 
 def host() -> Dict[str, Any]:
-    """CPU seconds of all CPUs together since boot, and what memory is left in bytes."""
-    with open("/proc/stat", "rb") as file:
-        fields = [int(word) for word in file.readline().split()[1:9]]
-    user, nice, system, idle, iowait, irq, softirq, steal = fields
-    busy = user + nice + system + irq + softirq + steal
-    found: Dict[str, Any] = {"cpu_busy_s": busy / _TICKS, "cpu_total_s": (busy + idle + iowait) / _TICKS}
-    with open("/proc/meminfo", "rb") as file:
-        for line in file:
-            if line.startswith(b"MemAvailable:"):
-                found["memory_available"] = int(line.split()[1]) * _KIB
-                break
+    """CPU seconds of all CPUs together since boot, and what memory is left in bytes; what /proc hides is left out."""
+    found: Dict[str, Any] = {}
+    if fields := [int(word) for word in procs.contents("/proc/stat").partition(b"\n")[0].split()[1:9]]:
+        user, nice, system, idle, iowait, irq, softirq, steal = fields
+        busy = user + nice + system + irq + softirq + steal
+        found = {"cpu_busy_s": busy / _TICKS, "cpu_total_s": (busy + idle + iowait) / _TICKS}
+    for line in procs.contents("/proc/meminfo").split(b"\n"):
+        if line.startswith(b"MemAvailable:"):
+            found["memory_available"] = int(line.split()[1]) * _KIB
+            break
     return found
 
 
 def interfaces() -> Dict[str, Dict[str, int]]:
     """Bytes, errors and drops of each network interface of this network namespace but the loopback."""
     found = {}
-    with open("/proc/net/dev", "rb") as file:
-        for line in file.readlines()[2:]:
-            name, _, numbers = line.partition(b":")
-            fields = [int(word) for word in numbers.split()]
-            label = name.strip().decode("utf-8", "replace")
-            if label != "lo":
-                found[label] = {
-                    "rx": fields[0],
-                    "tx": fields[8],
-                    "errors": fields[2] + fields[10],
-                    "drops": fields[3] + fields[11],
-                }
+    for line in procs.contents("/proc/net/dev").splitlines()[2:]:
+        name, _, numbers = line.partition(b":")
+        fields = [int(word) for word in numbers.split()]
+        label = name.strip().decode("utf-8", "replace")
+        if label != "lo":
+            found[label] = {
+                "rx": fields[0],
+                "tx": fields[8],
+                "errors": fields[2] + fields[10],
+                "drops": fields[3] + fields[11],
+            }
     return found
 
 

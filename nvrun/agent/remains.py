@@ -43,6 +43,7 @@ def hold(folder: str) -> int:
 def end(mark: str, grace: float) -> Dict[str, Any]:
     """Ends all processes with this mark: TERM, after `grace` seconds KILL. Returns the pids that were ended and those
     that are still there."""
+    _see()
     spare = set(_ancestors(os.getpid())) | {os.getpid()}  # whoever asks may itself run in that job
     ended: Set[int] = set()
 
@@ -67,6 +68,7 @@ def end(mark: str, grace: float) -> Dict[str, Any]:
 
 def clean(dry: bool) -> Dict[str, Any]:
     """Ends orphans and removes folders of runs that are no longer alive here; `dry` only looks."""
+    _see()
     found = marked()
     alive = {mark for mark, pids in found.items() if any(map(supervised, pids))}
     folders = _folders()
@@ -89,6 +91,12 @@ def clean(dry: bool) -> Dict[str, Any]:
         with contextlib.suppress(OSError):  # other runs live there
             os.rmdir(place())
     return answer
+
+
+def _see() -> None:
+    """OSError where what is left cannot be seen: that must not pass for nothing."""
+    if why := procs.blind():
+        raise OSError(why)
 
 
 def remove(path: str) -> None:

@@ -113,6 +113,13 @@ _unreachable(
     "make room in /tmp or XDG_RUNTIME_DIR there, writable for the job's user",
     source="mkdtemp(3)",
 )
+_unreachable(
+    "host-no-proc",
+    "the host's /proc does not show the agent's own processes",
+    "mount -t proc proc /proc there; a container or --in command with its own pid namespace mounts its own /proc: "
+    "unshare --mount-proc",
+    source="proc(5); pid_namespaces(7): what a job leaves behind is found, and ended, by what /proc shows",
+)
 
 
 def from_unreachable(host: str, code: str, message: str, hint: str = "") -> Finding:

@@ -35,7 +35,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
             found = answer["result"] or {
                 "alive": [],
                 "runs": [],
-                "trouble": [answer["trouble"].strip().splitlines()[-1]],
+                "trouble": [answer["trouble"]],
             }
             rows.append({"host": crew.names[host], **found})
             lines += [f"{crew.names[host]}: {line}" for line in _told(found, dry)]

@@ -125,7 +125,7 @@ def _by_hosts(entry: runs.Remembered, grace: float, environ: Mapping[str, str], 
 
 def _told(swept: Mapping[str, list[int]], trouble: str) -> str:
     if trouble:
-        return f"could not look: {trouble.strip().splitlines()[-1]}"
+        return f"could not look: {trouble}"
     pids = " ".join(map(str, swept["left"]))
     count = len(swept["ended"])
     ended = f"{count} process{'es'[: 2 * (count > 1)]} ended" if count else "nothing of it there"

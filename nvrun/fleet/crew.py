@@ -41,6 +41,8 @@ PORTS_TAKEN = means(
     source="bind(2): EADDRINUSE",
 )
 _REMEDIES = {
+    "host-no-proc": "mount -t proc proc /proc there; what makes its own pid namespace mounts its own /proc: "
+    "unshare --mount-proc",
     "host-no-folder": "remove what lies there, or let TMPDIR name another place on that host",
     "path-missing": "make it there, mount the shared file system, or --chdir DIR to one that is there",
     PORTS_TAKEN: MEANINGS[PORTS_TAKEN].remedy,
@@ -282,7 +284,7 @@ class Crew:
 
     def _facts(self, host: int, body: Body) -> HostFacts:
         offset, error = self.offsets[host]
-        reason = "".join(body["trouble"].strip().splitlines()[-1:])
+        reason: str = body["trouble"]
         try:
             facts = decode(body["result"]) if not reason else None
         except msgspec.ValidationError as wrong:

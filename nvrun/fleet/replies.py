@@ -121,7 +121,9 @@ def read(payload: bytes) -> Body:
             raise ValueError("no message")
         kind: str = body["t"]
         if kind not in _BARE:
-            msgspec.convert(body, _FORMS.get(kind, _Answer))
+            said = msgspec.convert(body, _FORMS.get(kind, _Answer))
+            if isinstance(said, _Answer):  # of a traceback the last line is for users
+                body["trouble"] = (said.trouble.strip().splitlines() or [""])[-1]
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
     return body

@@ -120,7 +120,7 @@ class Watch:
     def _host_look(self, host: int) -> judge.HostLook:
         """A host whose answer did not come, or is none, is one of whose ranks nothing is known."""
         body = self._answers.get(host, {"result": None, "trouble": "it did not answer in time"})
-        trouble = "".join(body["trouble"].strip().splitlines()[-1:])
+        trouble = body["trouble"]
         if not trouble:
             try:
                 return msgspec.convert(body["result"], judge.HostLook, str_keys=True)

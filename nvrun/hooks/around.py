@@ -180,7 +180,7 @@ def _completed(host: str, body: Mapping[str, Any] | None) -> Completed:
     if body is None:
         return Completed(host=host, trouble="no answer from there")
     if body["trouble"]:
-        return Completed(host=host, trouble=str(body["trouble"]).strip().splitlines()[-1])
+        return Completed(host=host, trouble=str(body["trouble"]))
     return Completed(host=host, **body["result"])
 
 

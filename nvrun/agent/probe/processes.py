@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import procs
 from . import netlink
+from .child import UnreadError
 from .tree import Tree
 
 MARK = f"{procs.MARK}=".encode()
@@ -20,6 +21,8 @@ PORTS = range(29500, 29600)
 
 def processes(tree: Tree) -> list[dict[str, Any]]:
     """Those in uninterruptible sleep (D) and those whose environment carries the mark of an nvrun run."""
+    if tree.live and (why := procs.blind()):
+        raise UnreadError(why)
     found = []
     for pid in _pids(tree):
         head, _, tail = procs.contents(tree.path(f"/proc/{pid}/stat")).rpartition(b")")
@@ -70,6 +73,8 @@ def user(tree: Tree, pid: str) -> str:
 
 
 def _pids(tree: Tree) -> list[str]:
+    if tree.live and procs.blind():
+        return []
     try:
         return sorted(filter(str.isdigit, os.listdir(tree.path("/proc"))), key=int)
     except OSError:

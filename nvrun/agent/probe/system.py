@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from . import cpu
-from .child import Call, ask
+from .child import Call, UnreadError, ask
 from .tree import Tree
 
 PATIENCE = 2.0
@@ -46,6 +46,8 @@ def _tasks_left(tree: Tree) -> int | None:
 def memory(tree: Tree) -> dict[str, Any]:
     """The `Memory` of the schema."""
     info = dict(re.findall(r"^(\w+):\s+(\d+) kB", tree.text("/proc/meminfo") or "", re.MULTILINE))
+    if "MemTotal" not in info:
+        raise UnreadError("/proc/meminfo does not tell")
     active = re.search(r"\[(\w+)\]", tree.text("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     return {
         "total_bytes": int(info["MemTotal"]) * 1024,
