@@ -134,10 +134,12 @@ def sockets(study: Study) -> dict[str, Any]:
 
 def automatic_sockets(study: Study) -> dict[str, Any]:
     """Many pairs: between two processes the same setting scatters by a tenth here."""
-    pairs, long = (20, 4) if GPU else (2, 1)
-    shorter = measured(study, "automatic-sockets", hosts(study), [], pairs, sizes=SIZES[:-1], every=2)
-    longer = measured(study, "automatic-1G", hosts(study), [], long, sizes=SIZES[-1:], every=long)
-    return {"to 256 MB": shorter, "1 GB": longer}
+    sizes = SIZES[:-1]
+    return measured(study, "automatic-sockets", hosts(study), [], 20 if GPU else 2, sizes=sizes, every=2)
+
+
+def automatic_longest(study: Study) -> dict[str, Any]:
+    return measured(study, "automatic-longest", hosts(study), [], 1, sizes=SIZES[-1:])
 
 
 STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
@@ -145,5 +147,6 @@ STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
     "layers sockets": (340, sockets),
     "compression": (65, compression),
     "automatic sockets": (0, automatic_sockets),
+    "automatic longest": (0, automatic_longest),
 }
 """Step -> seconds at most, and what it does."""
