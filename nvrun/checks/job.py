@@ -131,7 +131,10 @@ def _candidates(facts: HostFacts) -> list[RdmaPort]:
     cards = {gpu.pci for gpu in facts.gpus or ()} | set(facts.gpus_on_pci or ())  # NVML may lack one that is broken
     roots = {paths[address] for address in cards if address in paths}
     near = [port for port in ports if port.pci and paths.get(port.pci) in roots]
-    return near or [port for port in ports if port.state == "ACTIVE"]
+    if not near:
+        return [port for port in ports if port.state == "ACTIVE"]
+    # One whose place is not told is what it is on the other hosts.
+    return [port for port in ports if port in near or port.pci is None]
 
 
 def matches_hca(wanted: str, port: RdmaPort) -> bool:

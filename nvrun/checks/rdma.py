@@ -5,13 +5,15 @@ Software RDMA (rxe, siw) and virtual functions are judged like others where the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare
 from nvrun.checks.compare import differing, listed, median
 from nvrun.checks.job import Job, name_of
-from nvrun.facts import Gid, PciDevice, RdmaPort, Software
+from nvrun.facts import Gid, HostFacts, PciDevice, RdmaPort, Software
+from nvrun.model import Skipped
 
 DOWN = declare(
     "rdma-port-down",
@@ -159,9 +161,10 @@ _PHYS = {
 @check(DOWN, UVERBS)
 def rdma_ports_up(host: str, rdma: tuple[RdmaPort, ...], job: Job) -> Results:
     """RDMA ports of the plan are active and can be opened."""
-    for port in job.ports_of(host, rdma):
+    ports = job.ports_of(host, rdma)
+    for port in ports:
         name = name_of(port)
-        if port.state != "ACTIVE":
+        if port.state and port.state != "ACTIVE":
             cause, remedy = _PHYS.get(port.phys_state, (port.phys_state or "no reason given", DOWN.remedy))
             if port.state == "INIT":
                 cause, remedy = "no subnet manager has set it up", "start opensm or UFM; is the port in its fabric?"
@@ -174,25 +177,46 @@ def rdma_ports_up(host: str, rdma: tuple[RdmaPort, ...], job: Job) -> Results:
             )
         if port.uverbs_openable is False:
             yield UVERBS.found(f"{port.uverbs or name} cannot be opened", subject=name)
+    yield from _untold("the state", [port for port in ports if not port.state])
+    closed = [port for port in ports if port.uverbs_openable is None]
+    yield from _untold("the uverbs device (is ib_uverbs loaded?)", closed)
+
+
+def _untold(what: str, ports: Sequence[RdmaPort], host: str | None = None) -> Results:
+    """What is not known must not look like healthy."""
+    if ports:
+        yield Skipped(code="", host=host, reason=f"{what} of {listed(map(name_of, ports))} is not known")
 
 
 @fleet_check(RATE, MTU, MTU_LOW, COUNT, FIRMWARE)
 def rdma_ports_agree(
-    rdma: Mapping[str, tuple[RdmaPort, ...]], groups: tuple[tuple[str, ...], ...], job: Job
+    rdma: Mapping[str, tuple[RdmaPort, ...]],
+    fleet: Mapping[str, HostFacts],
+    groups: tuple[tuple[str, ...], ...],
+    job: Job,
 ) -> Results:
     """RDMA ports of the plan have one number, rate, MTU and firmware."""
     planned = {host: job.ports_of(host, ports) for host, ports in rdma.items()}
     active = {host: [port for port in ports if port.state == "ACTIVE"] for host, ports in planned.items()}
-    whole = {host: len(ports) for host, ports in active.items() if len(ports) == len(planned[host])}
+    # Without PCI nothing tells a compute port from storage's: that host's number is another thing.
+    apart = [host for host in planned if not fleet[host].pci and any(facts.pci for facts in fleet.values())]
+    for host in apart:
+        if active[host]:
+            yield Skipped(code="", host=host, reason="which RDMA ports are near a GPU is not known")
+    whole = {host: len(there) for host, there in active.items() if len(there) == len(planned[host])}
+    whole = {host: number for host, number in whole.items() if host not in apart}
     if any(whole.values()):
         yield from differing(COUNT, whole, "RDMA ports in use:", subject="RDMA ports")
-    rates = {host: _one([port.rate_gbps for port in ports]) for host, ports in active.items()}
+    rates = {host: _one([port.rate_gbps or None for port in ports]) for host, ports in active.items()}
     highest = max((rate for rate in rates.values() if rate), default=0.0)
     for finding in differing(RATE, rates, "all RDMA ports:", groups=groups, shown=lambda rate: f"{rate:g} Gb/s"):
         if finding.host is None or (rates[finding.host] or 0.0) < highest:
             yield finding
     mtus = {host: min((p.active_mtu for p in ports if p.active_mtu), default=None) for host, ports in active.items()}
     yield from differing(MTU, mtus, "smallest RDMA MTU", subject="MTU")
+    for host, ports in active.items():
+        yield from _untold("the active MTU (from libibverbs)", [port for port in ports if not port.active_mtu], host)
+        yield from _untold("the rate", [port for port in ports if not port.rate_gbps], host)
     smallest = _one([mtu for mtu in mtus.values() if mtu])
     if smallest is not None and smallest < 4096:
         yield MTU_LOW.found(f"the active MTU of all hosts' RDMA ports is {smallest:g}, not 4096", subject="MTU")
@@ -220,6 +244,7 @@ def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, 
     for port in ports:
         best[port.hca_type or ""] = max(best.get(port.hca_type or "", 0.0), port.rate_gbps or 0.0)
     devices = {device.address: device for device in pci}
+    untyped: list[RdmaPort] = []
     for port in ports:
         name = name_of(port)
         if port.rate_gbps and port.rate_gbps < best[port.hca_type or ""]:
@@ -227,14 +252,27 @@ def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, 
                 f"{name}: {port.rate_gbps:g} Gb/s, others of this host have {best[port.hca_type or '']:g}", subject=name
             )
         if port.link_layer == "Ethernet" and not any(map(_routable, port.gids)):
-            seen = "only link-local ones" if any("v2" in gid.type for gid in port.gids) else "none"
-            yield GID.found(f"{name} has no routable RoCE v2 GID, {seen}", subject=name)
+            if any(_far(gid) and not gid.type for gid in port.gids):
+                untyped.append(port)
+            else:
+                seen = "only link-local ones" if any(map(_is_v2, port.gids)) else "none"
+                yield GID.found(f"{name} has no routable RoCE v2 GID, {seen}", subject=name)
         if port.pci in devices:
             yield from _lanes(name, devices[port.pci], devices)
+    yield from _untold("the RoCE version of the GIDs", untyped)
+    yield from _untold("the PCIe link", [port for port in ports if port.pci not in devices])
 
 
 def _routable(gid: Gid) -> bool:
-    return "v2" in gid.type and not gid.gid.startswith("fe80")
+    return _is_v2(gid) and _far(gid)
+
+
+def _is_v2(gid: Gid) -> bool:
+    return "v2" in gid.type.lower()
+
+
+def _far(gid: Gid) -> bool:
+    return not gid.gid.startswith("fe80")
 
 
 def _lanes(name: str, device: PciDevice, devices: Mapping[str, PciDevice]) -> Results:
@@ -261,14 +299,21 @@ def _lanes(name: str, device: PciDevice, devices: Mapping[str, PciDevice]) -> Re
 def rdma_fabric_shared(rdma: Mapping[str, tuple[RdmaPort, ...]], job: Job) -> Results:
     """InfiniBand ports of the plan share a partition, and no two NICs have one GUID."""
     keys: dict[str, set[int]] = {}
+    keyless: dict[str, list[RdmaPort]] = {}
     owners: dict[str, set[str]] = {}
     for host, ports in rdma.items():
         for port in job.ports_of(host, ports):
-            if port.link_layer == "InfiniBand" and port.state == "ACTIVE" and port.pkeys:
-                full = {int(key, 16) & 0x7FFF for key in port.pkeys if int(key, 16) & 0x8000}
-                keys[host] = keys.get(host, full) & full
+            if port.link_layer == "InfiniBand" and port.state == "ACTIVE":
+                numbers = [int(key, 16) for key in port.pkeys if _PKEY.fullmatch(key)]
+                full = {number & 0x7FFF for number in numbers if number & 0x8000}
+                if numbers:
+                    keys[host] = keys.get(host, full) & full
+                else:
+                    keyless.setdefault(host, []).append(port)
             if port.node_guid and port.node_guid.strip("0:"):
                 owners.setdefault(port.node_guid, set()).add(host)
+    for host, unknown in keyless.items():
+        yield from _untold("any P_Key", unknown, host)
     if keys and not set.intersection(*keys.values()):
         shown = {host: listed(f"{key | 0x8000:#06x}" for key in sorted(full)) or "none" for host, full in keys.items()}
         found = list(differing(PKEY, shown, "full-member P_Keys:", subject="P_Key"))
@@ -278,6 +323,7 @@ def rdma_fabric_shared(rdma: Mapping[str, tuple[RdmaPort, ...]], job: Job) -> Re
             yield GUID.found(f"{listed(sorted(hosts))} have NICs with the GUID {guid}", subject=guid)
 
 
+_PKEY = re.compile(r"0x[0-9a-fA-F]{1,4}")
 _ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "local_link_integrity_errors")
 _OUTLIER, _FEW = 10, 100
 

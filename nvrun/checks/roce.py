@@ -169,18 +169,28 @@ def roce_agrees(
     job: Job,
 ) -> Results:
     """RoCE's traffic class and flow control are one on all hosts that use RoCE."""
-    classes: dict[str, str] = {}
-    control: dict[str, str | None] = {}
+    classes: dict[str, tuple[int, ...]] = {}
+    sources: dict[tuple[int, ...], str] = {}
+    pauses: dict[str, str | None] = {}
+    notices: dict[str, str | None] = {}
     for host, there in rdma.items():
         ports = _roce(job.ports_of(host, there))
         if not ports:
             continue
-        marks = {_mark(port, _asked_for(host, fleet[host], job)).source for port in ports}
-        classes[host] = listed(sorted(marks))
-        told = {_shown(one) for port in ports if (one := _interface(port, network[host]))}
-        control[host] = None if _UNTOLD in told else "; ".join(sorted(told)) or None
-    yield from differing(CLASS, classes, "RoCE traffic class", subject="traffic class")
-    yield from differing(DIFFERS, control, "RoCE flow control", subject="flow control")
+        marks = [_mark(port, _asked_for(host, fleet[host], job)) for port in ports]
+        classes[host] = tuple(sorted({mark.traffic_class for mark in marks}))
+        sources.setdefault(classes[host], listed(sorted({mark.source for mark in marks})))
+        there_are = [one for port in ports if (one := _interface(port, network[host]))]
+        pauses[host], notices[host] = _all(map(_pauses, there_are)), _all(map(_notices, there_are))
+    yield from differing(CLASS, classes, "RoCE traffic class", subject="traffic class", shown=sources.__getitem__)
+    yield from differing(DIFFERS, pauses, "RoCE flow control", subject="flow control")
+    yield from differing(DIFFERS, notices, "RoCE congestion control", subject="congestion control")
+
+
+def _all(told: Iterable[str | None]) -> str | None:
+    """What a host's interfaces have; None where one of them does not tell, or there is none."""
+    each = list(told)
+    return None if None in each else "; ".join(sorted({one for one in each if one})) or None
 
 
 def _roce(ports: Iterable[RdmaPort]) -> list[RdmaPort]:
@@ -206,16 +216,21 @@ def _mark(port: RdmaPort, asked: str | None) -> _Mark:
     return _Mark(f"NCCL_IB_TC {asked}", int(asked), forced=False)
 
 
-_UNTOLD = "flow control that the driver does not tell"
-
-
 def _shown(interface: Interface) -> str:
-    """What is set up, in words; equal words for equal settings."""
-    pfc, ecn = interface.pfc_priorities, interface.ecn_priorities
-    if pfc is None and ecn is None:
-        return _UNTOLD
-    leading = [dscp for dscp, priority in (interface.dscp_priorities or {}).items() if priority in (pfc or ())]
-    parts = [] if pfc is None else [f"PFC on {listed(pfc) or 'no priority'}"]
-    parts += [f"DSCP {format_cpulist(leading)} there"] if leading else []
-    parts += [] if ecn is None else [f"ECN on {listed(ecn) or 'no priority'}"]
-    return ", ".join(parts)
+    """What is set up, in words, as far as the driver tells."""
+    return ", ".join(filter(None, (_pauses(interface), _notices(interface))))
+
+
+def _pauses(interface: Interface) -> str | None:
+    """PFC, and the DSCPs that lead to it; equal words for equal settings. None where the driver does not tell."""
+    pfc = interface.pfc_priorities
+    if pfc is None:
+        return None
+    leading = [dscp for dscp, priority in (interface.dscp_priorities or {}).items() if priority in pfc]
+    return f"PFC on {listed(pfc) or 'no priority'}" + (f", DSCP {format_cpulist(leading)} there" if leading else "")
+
+
+def _notices(interface: Interface) -> str | None:
+    """ECN, likewise."""
+    ecn = interface.ecn_priorities
+    return None if ecn is None else f"ECN on {listed(ecn) or 'no priority'}"

@@ -112,7 +112,7 @@ def _gids(tree: Tree, folder: str) -> list[dict[str, Any]]:
 
 def _pkeys(tree: Tree, folder: str) -> list[str]:
     keys = (tree.text(f"{folder}/pkeys/{slot}") for slot in tree.entries(f"{folder}/pkeys"))
-    return [key for key in keys if key and int(key, 16)]
+    return [key for key in keys if key and key.strip("0x")]
 
 
 def _netdev(tree: Tree, device_folder: str, port: int, gids: list[dict[str, Any]]) -> str | None:
