@@ -78,9 +78,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             print(f"nvrun: {error.name} is not installed for {sys.executable}", file=sys.stderr)
             print("nvrun: pip install of nvrun without --no-deps brings what it needs", file=sys.stderr)
             return 70
-        where = _keep(traceback.format_exc())
         print(f"nvrun: a fault of nvrun itself: {type(error).__name__}: {error}", file=sys.stderr)
-        print(f"nvrun: please report it with {where}", file=sys.stderr)
+        print(f"nvrun: please report it with {_keep(error)}", file=sys.stderr)
         return 70
 
 
@@ -99,13 +98,18 @@ def _shown(text: str) -> str:
     return b"\n".join(lines).decode(errors="surrogatepass")
 
 
-def _keep(text: str) -> str:
-    """Writes a traceback to a file of the user's alone; returns its path."""
+def _keep(error: Exception) -> str:
+    """Writes its traceback to a file of the user's alone; returns its path, or where it was raised if no file can be
+    written."""
     import tempfile
 
-    fd, path = tempfile.mkstemp(prefix="nvrun-fault-", suffix=".txt")
-    with open(fd, "w") as file:
-        file.write(text)
+    try:
+        fd, path = tempfile.mkstemp(prefix="nvrun-fault-", suffix=".txt")
+        with open(fd, "w") as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"the place where it was raised: {place.filename}:{place.lineno}"
     return path
 
 

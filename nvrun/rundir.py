@@ -197,13 +197,20 @@ def _refuse_strangers(folder: Path) -> None:
         raise OSError(errno.EPERM, "not a folder of this user's alone", str(folder))
 
 
+def _temp() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:  # it tries to write in each: every disk is full, or RLIMIT_FSIZE is 0
+        return "/tmp"
+
+
 def create(run_id: str, wanted: str | None, environ: Mapping[str, str]) -> RunFolder:
     """The folder below `wanted`, else below ./nvrun-runs, else (not writable) below the user's state folder."""
     if wanted:
         candidates = [Path(wanted).absolute()]
     else:
         state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/"), ".local/state")
-        user_temp = Path(tempfile.gettempdir(), f"nvrun-runs-{os.getuid()}")
+        user_temp = Path(_temp(), f"nvrun-runs-{os.getuid()}")
         candidates = [Path.cwd() / "nvrun-runs", Path(state, "nvrun", "runs"), user_temp]
     troubles = []
     for parent in candidates:

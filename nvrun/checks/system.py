@@ -169,6 +169,8 @@ def filesystems_fit(filesystems: tuple[Filesystem, ...], facts: HostFacts, job: 
         if place.error:
             yield HUNG.found(f"{place.path}: {place.error}", subject=place.path)
             continue
+        if place.free_bytes is None:
+            yield unread(f"{place.path}: its file system counts no blocks")
         if place.free_inodes == 0 or (place.free_bytes is not None and place.free_bytes < 2 * GIB):
             severe = place.free_inodes == 0 or (place.free_bytes or 0) < 64 * MIB
             what = "no inodes" if place.free_inodes == 0 else f"{size(place.free_bytes or 0)} free"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from nvrun import config, records
+from nvrun import cli, config, records
+from nvrun.agent.probe import system
+from nvrun.agent.probe.tree import Tree
+from nvrun.checks import Job, run
+from nvrun.facts import Filesystem, HostFacts
 from nvrun.model import EnvVar, Frozen, Host
 from nvrun.plan import Site, build
 from nvrun.report import shell
@@ -56,6 +63,7 @@ REFUSED = {
     "printf '[%.0s' {1..20000} >x.json; $NVRUN plan --from x.json t.py": "x.json: expected the output of nvrun facts",
     "$NVRUN --nproc-per-node 99999999999 t.py": "--nproc-per-node: expected a number of ranks",
     "$NVRUN --run-dir /proc/nowhere t.py": "no place for the run's folder",
+    "ulimit -f 0; $NVRUN t.py": "no place for the run's folder",
 }
 
 
@@ -65,6 +73,26 @@ def test_what_nvrun_cannot_take_is_one_line(here: Path, script: str) -> None:
     assert done.returncode == 2, done.stderr
     assert REFUSED[script] in done.stderr.decode()
     assert len(done.stderr.splitlines()) <= 2
+
+
+def test_a_fault_that_no_file_can_keep_says_where_it_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    monkeypatch.setattr(cli, "run", lambda *asked: dict[str, int]()["missing"])
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    assert cli.main(["t.py"], {}) == 70
+    fault, report = said.getvalue().splitlines()
+    assert fault == "nvrun: a fault of nvrun itself: KeyError: 'missing'"
+    assert re.fullmatch(r"nvrun: please report it with the place where it was raised: .*test_ill_places.py:\d+", report)
+
+
+def test_a_file_system_that_counts_nothing_is_not_full() -> None:
+    (proc,) = system.filesystems(Tree("/"), ["/proc"])
+    assert (proc["total_bytes"], proc["free_bytes"], proc["error"]) == (None, None, None)
+    facts = HostFacts(host="n1", filesystems=(msgspec.convert(proc, Filesystem),))
+    verdict = run({"n1": facts}, Job())
+    assert not [finding for finding in verdict.findings if finding.code == "disk-full"]
+    unread = [each.reason for each in verdict.skipped if each.code == "filesystems-fit"]
+    assert unread == ["/proc: its file system counts no blocks"]
 
 
 @pytest.mark.parametrize("locale", ["C.UTF-8", "C", "POSIX"])

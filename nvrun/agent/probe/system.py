@@ -88,9 +88,10 @@ def _statvfs(tree: Tree, path: str) -> dict[str, Any]:
     while not tree.exists(path) and path not in ("/", ""):
         path = os.path.dirname(path)
     size = os.statvfs(tree.path(path))
+    counted = size.f_blocks > 0  # autofs before its mount, and file systems in user space, count nothing
     return {
-        "total_bytes": size.f_blocks * size.f_frsize,
-        "free_bytes": size.f_bavail * size.f_frsize,
+        "total_bytes": size.f_blocks * size.f_frsize if counted else None,
+        "free_bytes": size.f_bavail * size.f_frsize if counted else None,
         "free_inodes": size.f_favail if size.f_files else None,
         "writable": os.access(tree.path(path), os.W_OK),
     }
