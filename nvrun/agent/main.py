@@ -304,16 +304,21 @@ class Agent:
         return own | (procs.marked(self.hook_mark, procs.HOOK_MARK) if self.hook_mark else set())
 
 
+def _raised_at(error: BaseException) -> str:
+    """File and line. By hand: importing `traceback` takes a descriptor, and there may be none."""
+    at = error.__traceback__
+    while at and at.tb_next:
+        at = at.tb_next
+    return "%s:%d" % (at.tb_frame.f_code.co_filename, at.tb_lineno) if at else ""
+
+
 def main(into: int, out: int) -> None:
     agent = Agent(into, out, keeper.keep(into, out))
     code = 0
     try:
         agent.run()
     except Exception as error:  # noqa: BLE001 - no descriptor, no memory: one line is what the launcher can show
-        import traceback
-
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        sys.stderr.write("the agent: %s: %s (%s:%s)\n" % (type(error).__name__, error, place.filename, place.lineno))
+        sys.stderr.write("the agent: %s: %s (%s)\n" % (type(error).__name__, error, _raised_at(error)))
         code = 1
     agent.standing.end_all()
     if agent.folder and not agent.job:  # made for a job that never started

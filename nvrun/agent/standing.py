@@ -105,11 +105,9 @@ def _child(work: Work, saying: int, until: int) -> None:
 
     try:
         work(lambda result: say({"result": result}), until)
-    except BaseException:  # noqa: BLE001 - the child's outermost border: the reason goes to the launcher
+    except BaseException as error:  # noqa: BLE001 - the child's outermost border: the launcher is told why
         if ends:
-            import traceback
-
-            say({"trouble": traceback.format_exc(limit=-3)})
+            say({"trouble": "%s: %s" % (type(error).__name__, error)})
     finally:
         os._exit(0)
 

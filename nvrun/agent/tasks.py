@@ -79,10 +79,8 @@ class Tasks:
                 os.close(fd)
             try:
                 data = json.dumps({"result": work()}).encode()
-            except BaseException:  # noqa: BLE001 - the child's outermost border: the reason goes to the launcher
-                import traceback
-
-                data = json.dumps({"trouble": traceback.format_exc(limit=-3)}).encode()
+            except BaseException as error:  # noqa: BLE001 - the child's outermost border: the launcher is told why
+                data = json.dumps({"trouble": "%s: %s" % (type(error).__name__, error)}).encode()
             while data:
                 data = data[os.write(write_end, data) :]
         finally:

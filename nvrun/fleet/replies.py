@@ -122,7 +122,7 @@ def read(payload: bytes) -> Body:
         kind: str = body["t"]
         if kind not in _BARE:
             said = msgspec.convert(body, _FORMS.get(kind, _Answer))
-            if isinstance(said, _Answer):  # of a traceback the last line is for users
+            if isinstance(said, _Answer):  # of several lines the last is for users
                 body["trouble"] = (said.trouble.strip().splitlines() or [""])[-1]
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None

@@ -48,6 +48,23 @@ def test_it_ends_with_its_link(tmp_path: Path, descriptors: int) -> None:
     assert not [path for path in Path("/proc").glob("[0-9]*/environ") if run.encode() in _read(path)]
 
 
+NONE_LEFT = """
+import os, resource
+from nvrun.agent import main
+def run(self):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+    os.open("/dev/null", os.O_RDONLY)
+main.Agent.run = run
+main.main(os.dup(0), os.dup(1))
+"""
+
+
+def test_why_it_ended_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", NONE_LEFT], capture_output=True, text=True, timeout=20, check=False)
+    said = "the agent: OSError: [Errno 24] Too many open files: '/dev/null' (<string>:6)\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
