@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import subprocess
 import time
+from functools import partial
 from typing import Any, Dict, List
+
+from . import procs
 
 _AT_ONCE = 8
 """sshd begins to drop connections at ten that have not logged in yet (sshd_config(5), MaxStartups)."""
@@ -31,7 +35,11 @@ def reach(request: Dict[str, Any]) -> Dict[str, str]:
             peer = waiting.pop(0)
             try:
                 process = subprocess.Popen(
-                    ssh_argv(peer), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                    ssh_argv(peer),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    preexec_fn=partial(procs.set_pdeathsig, signal.SIGKILL),
                 )
             except OSError as error:
                 answers[peer["name"]] = "ssh: %s" % error.strerror

@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
+from .. import procs
+
 
 class UnreadError(Exception):
     """A fact cannot be read on this host; the message says why, in a few words."""
@@ -85,11 +87,15 @@ def reason(error: BaseException) -> str:
 
 def _fork(calls: Mapping[str, Call]) -> tuple[int, int]:
     read, write = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         os.close(write)
         return pid, read
     try:
+        procs.set_pdeathsig(signal.SIGKILL)  # nobody reads on for an agent that is gone
+        if os.getppid() != parent:
+            os._exit(0)
         _leave_parent(write, next(iter(calls.values())).deadline)
         for call in calls.values():
             data = json.dumps(_reply(call)).encode() + b"\n"
@@ -113,7 +119,7 @@ def _leave_parent(write: int, deadline: float) -> None:
     """Holds nothing of the parent's open, so that one that stays behind keeps no connection alive."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
-    signal.alarm(int(deadline) + 2)  # also ends it where the parent is gone
+    signal.alarm(int(deadline) + 2)  # also ends it where its parent hangs
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+from functools import partial
 from typing import Any
 
+from .. import procs
 from . import libraries
 from .child import Call, UnreadError, ask
 from .tree import Tree
@@ -71,7 +74,14 @@ def interpreter(python: str | None, env: dict[str, str]) -> tuple[str, str, str,
     patience = INTERPRETER_PATIENCE - 0.5  # ended by us, before this process is
     try:
         done = subprocess.run(
-            command, env=env, capture_output=True, stdin=subprocess.DEVNULL, timeout=patience, check=False
+            command,
+            env=env,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=patience,
+            check=False,
+            # This process has one thread; and a sitecustomize that sleeps must not outlive it.
+            preexec_fn=partial(procs.set_pdeathsig, signal.SIGKILL),
         )
     except subprocess.TimeoutExpired:
         raise UnreadError(f"no answer in {patience:g} s") from None

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from nvrun import facts
-from nvrun.agent import probe
+from nvrun.agent import probe, procs
 from nvrun.agent.probe import processes, rdma
+from tests.lab.lab import wait_for
 
 ROOT = Path(__file__).parents[3]
 PYTHONS = [
@@ -108,6 +109,18 @@ def test_the_probe_needs_only_the_standard_library() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-c", code, ROOT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]", "False", "False"]
+
+
+def test_nothing_that_reads_outlives_who_asked(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(60)")
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from nvrun.agent import probe; probe.collect("
+        f"{{'host': 'n1', 'sections': ['software', 'memory'], 'env': {{'PYTHONPATH': {str(tmp_path)!r}}}}})"
+    )
+    with subprocess.Popen([sys.executable, "-I", "-c", code], env={"NVRUN_MARK": str(tmp_path)}) as asking:
+        wait_for(lambda: len(procs.marked(str(tmp_path))) > 2, "the interpreter that is asked")
+        asking.kill()
+    wait_for(lambda: not procs.marked(str(tmp_path)), "the end of all that read", timeout=3)
 
 
 def test_a_recorded_tree_is_another_host(tmp_path: Path) -> None:
