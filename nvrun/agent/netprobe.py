@@ -28,8 +28,9 @@ _LADDER = (9000, 8192, 4096, 2048, 1500, 1492, 1476, 1450, 1400, 1300, 1280, 100
 _AGAIN = (0.0, 0.15, 0.4)
 """Seconds after which datagrams that were not answered are sent (again)."""
 _MOST_PATIENT = 6.0
-SILENT, STALLED, WRONG_HOST = "SILENT", "STALLED", "WRONGHOST"
-"""Answers beside errno's names: connected and not greeted, bytes that nobody acknowledges, another host's number."""
+SILENT, STALLED, WRONG_HOST, NO_ROOM = "SILENT", "STALLED", "WRONGHOST", "NEIGHBOURSFULL"
+"""Answers beside errno's names: connected and not greeted, bytes that nobody acknowledges, another host's number, no
+room in the kernel's neighbour table for the address."""
 
 
 def probe(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -50,6 +51,7 @@ def probe(request: Dict[str, Any]) -> Dict[str, Any]:
             calls.append(_Call(target, port, secret, request["source"], push, reached))
         if target["mtu"]:
             calls.append(_Sounding(target, secret, request["source"], reached))
+    full = overflows()
     for call in calls:
         call.begin(selector)
     waiting = {call for call in calls if not call.over}
@@ -61,9 +63,10 @@ def probe(request: Dict[str, Any]) -> Dict[str, Any]:
         for call in waiting:
             call.look(now, request["silence"], patient, selector)
         waiting = {call for call in waiting if not call.over}
-    incomplete = _incomplete_neighbours()
+    neighbours = _neighbours()
+    overflown = overflows() > full
     for call in calls:
-        call.tell(results[str(call.target["host"])], incomplete)
+        call.tell(results[str(call.target["host"])], neighbours, overflown)
     return results
 
 
@@ -166,10 +169,12 @@ class _Call:
                 selector.unregister(self._sock)
             self._sock.close()
 
-    def tell(self, result: Dict[str, Any], incomplete: "set[str]") -> None:
+    def tell(self, result: Dict[str, Any], neighbours: Dict[str, bool], overflown: bool) -> None:
         answer = self._answer
-        if answer == "ETIMEDOUT" and self.target["address"] in incomplete:
+        if answer == "ETIMEDOUT" and neighbours.get(self.target["address"]) is False:
             answer = "EHOSTUNREACH"  # the kernel still asks who has the address; in a second it would say so itself
+        elif answer == "ETIMEDOUT" and overflown and self.target["address"] not in neighbours:
+            answer = NO_ROOM  # the kernel lets the packet fall without a word (neighbour.c: ENOBUFS)
         result["ports"][str(self._port)] = answer
         if self._push:
             result["push"] = self._push
@@ -248,19 +253,31 @@ class _Sounding:
         selector.unregister(self._sock)
         self._sock.close()
 
-    def tell(self, result: Dict[str, Any], incomplete: "set[str]") -> None:
+    def tell(self, result: Dict[str, Any], neighbours: Dict[str, bool], overflown: bool) -> None:
         arrived = max(self._arrived, default=0)
         result["mtu"] = [self._sizes[0], arrived, "" if arrived == self._sizes[0] else self._trouble]
 
 
-def _incomplete_neighbours() -> "set[str]":
-    """IPv4 addresses that the kernel asked for on the wire, and nobody answered (/proc/net/arp: flags 0)."""
+def _neighbours() -> Dict[str, bool]:
+    """IPv4 addresses on the wire -> whether somebody has answered for it (/proc/net/arp: flags 0 where nobody has)."""
     try:
         with open("/proc/net/arp") as file:
             rows = [line.split() for line in list(file)[1:]]
     except OSError:
-        return set()
-    return {row[0] for row in rows if len(row) > 2 and row[2] == "0x0"}
+        return {}
+    return {row[0]: row[2] != "0x0" for row in rows if len(row) > 2}
+
+
+def overflows(path: str = "/proc/net/stat/arp_cache") -> int:
+    """How often the kernel's IPv4 neighbour table had no room since boot (`neighbour table overflow`), of all CPUs; 0
+    where that is not told, as in a network namespace other than the first, or before Linux 4.4."""
+    try:
+        with open(path) as file:
+            head, *rows = [line.split() for line in file]
+        at = head.index("table_fulls")
+        return sum(int(row[at], 16) for row in rows)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def sound(request: Dict[str, Any]) -> int:

@@ -37,7 +37,7 @@ ACTIVE = (
     Active(
         "connections",
         "Hosts connect to each other on random ports of the ephemeral range, and bytes arrive.",
-        (*_REACHED, connections.STALLS, connections.SILENT),
+        (*_REACHED, connections.NO_ROOM, connections.STALLS, connections.SILENT),
         "--check full",
     ),
     Active(

@@ -18,6 +18,8 @@ _EXCESS_US = 50.0
 the cores on which both ends happen to run: 27 µs were seen between healthy hosts of one machine."""
 _OWN = "EMSGSIZE"
 """The sender's own kernel refuses the size (ip(7))."""
+_FULL = "NEIGHBOURSFULL"
+"""The kernel had no room for the address of the other host (nvrun/agent/netprobe.py)."""
 _SINGLE_STREAM_GBPS = 10.0
 """What one TCP connection surely fills; of a faster interface no more than this is asked."""
 
@@ -81,6 +83,18 @@ SILENT = declare(
     source="RFC 2923, 2.1; tracepath(8)",
 )
 
+NO_ROOM = declare(
+    "neighbour-table-full",
+    FATAL,
+    "a host's neighbour table has no room for the other hosts",
+    read="table_fulls of /proc/net/stat/arp_cache before and after connections that got no answer",
+    why="the kernel lets packets fall without a word: connections to hosts that come late fail, others at random",
+    remedy="sysctl -w net.ipv4.neigh.default.gc_thresh3=N on all hosts (and gc_thresh2), at least twice hosts x"
+    " interfaces",
+    source="arp(7): gc_thresh3",
+    real=False,
+)
+
 
 class Tried(Frozen, frozen=True, kw_only=True):
     """What one host saw of another."""
@@ -128,10 +142,23 @@ def ports(
         edges[edge] = rendezvous.by_subnet(worst, subnets.get(edge[0]), subnets.get(edge[1]))
         closed.setdefault(edge[1], set()).update(port for port, answer in seen.ports.items() if answer)
         tested.setdefault(edge[1], set()).update(seen.ports)
+    crowded = {source for (source, _), answer in edges.items() if answer == _FULL}
+    # What a crowded host should answer is lost like what it sends.
+    told = {
+        edge: answer
+        for edge, answer in edges.items()
+        if answer != _FULL and not (answer == "ETIMEDOUT" and edge[1] in crowded)
+    }
     where = {host: _where(addresses[host], closed[host], tested[host]) for host in tested}
     ranges = {ephemeral[host] for host in tested if host in ephemeral}
     low, high = min((low for low, _ in ranges), default=0), max((high for _, high in ranges), default=0)
-    return rendezvous.mesh(edges, targets=where, ports=f"{low}-{high}")
+    full = [_no_room(host, edges) for host in sorted(crowded)]
+    return [*full, *rendezvous.mesh(told, targets=where, ports=f"{low}-{high}")]
+
+
+def _no_room(host: str, edges: Mapping[Edge, str]) -> Finding:
+    lost = [target for (source, target), answer in edges.items() if source == host and answer == _FULL]
+    return NO_ROOM.found(f"its neighbour table overflows: no answer from {fold(lost)}", host=host)
 
 
 def _where(address: str, closed: set[str], tested: set[str]) -> str:

@@ -71,7 +71,6 @@ WRONG_HOST = declare(
     remedy="ip neigh show ADDRESS on the other hosts: two machines have the address, or a proxy stands before it",
     source="RFC 5227",
 )
-
 _CAUSE = {
     "ETIMEDOUT": (DROPPED, "no answer: a firewall drops the packets"),
     "ECONNREFUSED": (REJECTED, "refused although the listener is up: a firewall rejects it"),

@@ -55,6 +55,26 @@ def test_another_machine_at_the_address_is_told_as_that() -> None:
     assert "two machines have the address" in found.remedy
 
 
+def test_a_full_neighbour_table_is_its_hosts_and_no_firewall() -> None:
+    """b has no room for c and d, so that what they send it is not answered either."""
+    failing = {
+        ("b", "c"): "NEIGHBOURSFULL",
+        ("b", "d"): "NEIGHBOURSFULL",
+        ("c", "b"): "ETIMEDOUT",
+        ("d", "b"): "ETIMEDOUT",
+    }
+    tried = {(a, b): Tried(ports=dict.fromkeys(PORTS, failing.get((a, b), ""))) for a in HOSTS for b in HOSTS if a != b}
+    (found,) = connections.ports(tried, ADDRESSES, RANGES)
+    assert (found.code, found.host) == ("neighbour-table-full", "b")
+    assert "no answer from c,d" in found.message or "no answer from [c-d]" in found.message, found.message
+    assert "gc_thresh3" in found.remedy
+    tried["a", "c"] = Tried(ports=dict.fromkeys(PORTS, "ETIMEDOUT"))
+    assert {each.code for each in connections.ports(tried, ADDRESSES, RANGES)} == {
+        "neighbour-table-full",
+        "port-dropped",
+    }
+
+
 def test_a_black_hole_is_one_finding_with_its_size() -> None:
     hole = Tried(ports=WELL.ports, push=("STALLED", 1.5), mtu=(1500, 1400, ""))
     tried = around("b", hole)
