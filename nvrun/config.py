@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nvrun.errors import UsageError
-from nvrun.options import BY_NAME, SETTINGS, EnvSetting, Options, Setting, assignment
+from nvrun.options import BY_NAME, OWN, SETTINGS, EnvSetting, Options, Setting, assignment
 from nvrun.textfile import written_by_others
 from nvrun.torchrun import CommandLine, TorchrunArgs, nearest, split
 from nvrun.torchrun_flags import BY_NAME as TORCHRUN
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 MAX_FILE = 1 << 20
 """Bytes of a configuration file; a longer one is a mistake."""
-
-HELP: Mapping[str, bool] = {"-h": False, "--help": False, "--help-all": False, "--version": False, "--config": True}
-"""Flags that are no settings -> whether they take a value."""
-OWN: Mapping[str, bool] = {**HELP, **{setting.flag: bool(setting.metavar) for setting in SETTINGS}}
-"""nvrun's flags -> whether they take a value, as `torchrun.split` wants them."""
 
 
 class ConfigText(NamedTuple):

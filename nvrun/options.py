@@ -394,3 +394,8 @@ def _declared() -> tuple[Setting, ...]:
 
 SETTINGS: tuple[Setting, ...] = _declared()
 BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+HELP: Mapping[str, bool] = {"-h": False, "--help": False, "--help-all": False, "--version": False, "--config": True}
+"""Flags that are no settings -> whether they take a value."""
+OWN: Mapping[str, bool] = {**HELP, **{setting.flag: bool(setting.metavar) for setting in SETTINGS}}
+"""nvrun's flags -> whether they take a value, as `torchrun.split` wants them."""

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvrun import config
-from nvrun.config import OWN, ConfigText, Invocation, parse
+from nvrun.config import ConfigText, Invocation, parse
 from nvrun.errors import UsageError
-from nvrun.options import SETTINGS, EnvSetting, Options, Setting
+from nvrun.options import OWN, SETTINGS, EnvSetting, Options, Setting
 from nvrun.torchrun import split
 from nvrun.torchrun_flags import FLAGS
 

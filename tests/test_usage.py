@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvrun.commands import COMMANDS
-from nvrun.config import OWN
 from nvrun.errors import UsageError
+from nvrun.options import OWN
 from nvrun.torchrun_flags import FLAGS
 from nvrun.usage import command_page, completion, page
 

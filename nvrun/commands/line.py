@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from nvrun.commands import COMMANDS
-from nvrun.config import HELP, OWN
 from nvrun.errors import UsageError
+from nvrun.options import HELP, OWN
 from nvrun.torchrun import nearest
 
 

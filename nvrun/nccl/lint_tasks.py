@@ -27,7 +27,7 @@ def tasks_times_ranks(text: str, name: str) -> Iterator[Finding]:
     """torchrun started by srun in several tasks of a node, each of which starts several ranks."""
     texts = {match[1]: match[2].strip("\"'") for match in _TEXT.finditer(text)}
     asked = " ".join(match[1] for line in text.splitlines() if (match := _DIRECTIVE.match(line)))
-    for number, line in _commands(text):
+    for number, line in commands(text):
         match = _LAUNCHER.search(_expanded(line, texts))
         if match is None or not (ranks := _RANKS.search(match["launcher"])) or not _several(ranks[1]):
             continue
@@ -45,7 +45,7 @@ def tasks_times_ranks(text: str, name: str) -> Iterator[Finding]:
             )
 
 
-def _commands(text: str) -> Iterator[tuple[int, str]]:
+def commands(text: str) -> Iterator[tuple[int, str]]:
     """(number of its first line, text) of each command line, continued lines joined, comments left out."""
     number = 1
     for line in _CONTINUED.sub("\\\\\r", text).split("\n"):

@@ -124,6 +124,8 @@ LINT = (
     ("slurm-tasks-times-ranks", "srun starts several launchers on a node, and each several ranks",
      "more ranks than GPUs, and node ranks that occur twice: the job fails or hangs",
      "one task a node: #SBATCH --ntasks-per-node=1", "srun(1); torchrun's documentation"),
+    ("launcher-refuses", "a line of a script gives torchrun or nvrun a flag or a value that they do not take",
+     "the job ends before it begins", "correct it", "torchrun's own flags, torch 2.9 to 2.14; nvrun --help"),
     ("efa-outdated", "a variable that newer EFA software no longer needs", "it does nothing, or slows down",
      "remove it", _EFA),
     ("efa-tuner-off", "a choice by hand that switches the EFA plugin's tuner off", "its measured choices are not used",

@@ -21,6 +21,7 @@ _WORD = r"(?:" + _QUOTED + r"|\$\{[^}]*\}|\$\([^)]*\)|\\.|[^\s;&|<>()\"'\\])*"
 _ASSIGN = re.compile(rf"(?:(?<![\w$.{{/-])|(?<=\s-[ex]))[\"']?(?P<name>{_NAME})=(?P<value>{_WORD})")
 _FLAG = re.compile(rf"(?<!\S)(?:-x\s*|-e\s*|--env[= ]\s*)(?P<quote>[\"'])(?P<name>{_NAME})=(?P<value>.*?)(?P=quote)")
 _EXPORT_OPTION = re.compile(rf"--export[= ](?P<list>{_WORD})")
+_CUT = re.compile(r"[ \t]+,")
 _SETENV = re.compile(rf"\bsetenv\s+(?P<name>{_NAME})\s+(?P<value>{_WORD})")
 _UNSET = re.compile(r"\b(?:unset|unsetenv)\s+(?P<names>[\w \t]+)")
 _DOCKER_OLD = re.compile(rf"^\s*ENV\s+(?P<name>{_NAME})\s+(?P<value>\S.*)$")
@@ -137,8 +138,10 @@ def _shell(line: str) -> Iterator[tuple[str, str]]:
                 yield name, value + "," * cut
     for match in _FLAG.finditer(line):
         yield match["name"], match["quote"] + match["value"] + match["quote"]
-    for match in _ASSIGN.finditer(_FLAG.sub("", _EXPORT_OPTION.sub("", line))):
-        yield match["name"], match["value"]
+    rest = _FLAG.sub("", _EXPORT_OPTION.sub("", line))
+    for match in _ASSIGN.finditer(rest):
+        ends = bool(_CUT.match(rest, match.end()))  # `A=b , c`: the shell ends the value at the blank
+        yield match["name"], match["value"] + "," * ends
 
 
 def _value(raw: str) -> tuple[str, bool]:

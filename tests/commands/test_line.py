@@ -8,8 +8,9 @@ import pytest
 
 from nvrun.commands import COMMANDS
 from nvrun.commands.line import flags_first
-from nvrun.config import OWN, ConfigText, Invocation, parse
+from nvrun.config import ConfigText, Invocation, parse
 from nvrun.errors import UsageError
+from nvrun.options import OWN
 
 
 def read(command: str, *argv: str) -> Invocation:

@@ -527,6 +527,38 @@ def test_tasks_times_ranks(tasks: str, before: str, flags: str, launcher: str, f
         assert each.evidence[0].startswith(f"job.sbatch:{number}: srun")
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("torchrun --nproc_per_nodes 8 train.py", "did you mean --nproc-per-node?"),
+        ("srun --nodes=2 torchrun --nnodes=2:1 train.py", "expected N or MIN:MAX"),
+        ("CUDA_VISIBLE_DEVICES=0 nohup python3 -m torch.distributed.run --nprocs 2 train.py", "--nprocs is no flag"),
+        ("cd /x && nvrun --hang-afte 30 train.py", "did you mean --hang-after?"),
+        ("nvrun --nodes", "needs a value"),
+        ("torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) --nnodes=$N train.py --lr 1", ""),
+        ('torchrun "${ARGS[@]}" --whatever train.py', ""),
+        ("torchrun --nproc-per-node 8 --rdzv_id=$RANDOM train.py --nnodes=x", ""),
+        ("nvrun check --prometheus /x", ""),
+        ("nvrun --hosts a,b --hang-after 30 -- train.py --x", ""),
+        ("echo torchrun --foo; which torchrun --bar; pip install nvrun --baz", ""),
+        ("torchrun --nproc_per_nodes 'open", ""),
+        ("python -m torch.distributed.launch --use_env train.py", ""),
+        ("# torchrun --foo", ""),
+    ],
+)
+def test_flags_that_a_launcher_would_refuse(line: str, says: str) -> None:
+    found = coded(lint_script(f"#!/bin/bash\n{line}\n", "job.sh"), "launcher-refuses")
+    assert [says in each.message for each in found] == [True] * bool(says), found
+    for each in found:
+        assert each.severity == (ERROR if "nvrun" in line else WARNING)
+        assert each.evidence[0].startswith("job.sh:2: ")
+
+
+def test_a_list_that_the_shell_ends_at_a_blank() -> None:
+    found = lint_script("#!/bin/bash\nexport NCCL_IB_HCA=mlx5_0 , mlx5_1\n", "job.sh")
+    assert [each.code for each in found] == ["nccl-list-cut"]
+
+
 def test_a_script_without_settings() -> None:
     assert lint_script("#!/bin/bash\necho $NCCL_BUFFSIZE ${NCCL_DEBUG:-x}\ntorchrun train.py\n", "job.sh") == []
 
