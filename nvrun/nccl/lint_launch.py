@@ -23,6 +23,7 @@ _STARTERS = re.compile(
 )
 """Commands behind whose own words a launcher may stand; behind `echo` or `which` it is a word."""
 _ASSIGNMENT = re.compile(r"\w+=")
+_BACKTICKS = re.compile(r"`[^`]*`")
 _OPERATORS = set("();<>|&")
 
 
@@ -45,7 +46,7 @@ def launcher_lines(text: str, name: str) -> Iterator[Finding]:
 
 def _simple(line: str) -> Iterator[list[str]]:
     """The words of each simple command of a line; none where its quotes do not close on it."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer = shlex.shlex(_BACKTICKS.sub("$", line), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = "#"
     words: list[str] = []

@@ -537,6 +537,8 @@ def test_tasks_times_ranks(tasks: str, before: str, flags: str, launcher: str, f
         ("nvrun --nodes", "needs a value"),
         ("torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) --nnodes=$N train.py --lr 1", ""),
         ('torchrun "${ARGS[@]}" --whatever train.py', ""),
+        ("torchrun --nproc_per_node=`nvidia-smi -L | wc -l` train.py", ""),
+        ("srun --container-image=x numactl --cpunodebind=0 torchrun -r 3 --tee 3 train.py > out 2>&1 &", ""),
         ("torchrun --nproc-per-node 8 --rdzv_id=$RANDOM train.py --nnodes=x", ""),
         ("nvrun check --prometheus /x", ""),
         ("nvrun --hosts a,b --hang-after 30 -- train.py --x", ""),
