@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from nvrun import shipped
+from nvrun.environment import setting_of
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
 from nvrun.model import EnvVar, Frozen
@@ -142,10 +143,12 @@ def variables(preset: Preset, *, versions: Mapping[str, str | None], run_dir: st
 
 
 def unset(preset: Preset, versions: Mapping[str, str | None]) -> str:
-    """What of a preset this host's versions cannot use, in a line; empty where they can use all."""
+    """What of a preset this host's versions cannot use, in a line; empty where they can use all, a setting with
+    several names under one of them."""
     reasons: dict[str, list[str]] = {}
+    used = {setting_of(name) for name, variable in preset.variables.items() if not left_out(variable, versions)}
     for name, variable in preset.variables.items():
-        if why := left_out(variable, versions):
+        if (why := left_out(variable, versions)) and setting_of(name) not in used:
             reasons.setdefault(why, []).append(name)
     parts = [f"{', '.join(names)} ({why})" for why, names in reasons.items()]
     return f"preset {preset.name} leaves out {', '.join(parts)}" if parts else ""

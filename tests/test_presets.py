@@ -14,7 +14,9 @@ from nvrun import config, facts, job, preflight, presets, shipped
 from nvrun.errors import UsageError
 from nvrun.facts import Gpu, HostFacts, NvLink, PciDevice, RdmaPort, Software
 from nvrun.model import Finding, Severity
+from nvrun.nccl import catalogue
 from nvrun.nccl.lint import lint_settings
+from nvrun.nccl.parse import version
 from nvrun.nccl.setting import Setting
 from nvrun.prepare import plan_of_facts
 from nvrun.preset_file import Preset, read
@@ -83,9 +85,35 @@ def test_shipped_preset_sets_only_what_that_nccl_reads(preset: Preset, nccl: str
     assert not applied & set(unread)
 
 
+RELEASES = sorted(
+    {row.since for row in catalogue.variables().values() if row.owner == "nccl" and row.since}, key=version
+)
+"""Of NCCL, in which a variable began: what a preset sets, and what lint says of it, changes nowhere else."""
+
+
+@pytest.mark.parametrize("preset", ALL, ids=lambda preset: preset.name)
+def test_no_nccl_that_a_preset_is_applied_to_has_a_newer_name_for_what_it_sets(preset: Preset) -> None:
+    for nccl in RELEASES:
+        versions: dict[str, str | None] = {"nccl": nccl, "torch": "2.13.0"}
+        applied = presets.variables(preset, versions=versions, run_dir="/runs/1")
+        said = lint_settings(
+            [Setting(name=each.name, value=each.value, where=each.source, syntax="conf") for each in applied], nccl=nccl
+        )
+        bad = [each for each in said if each.severity >= Severity.ERROR or each.code == "nccl-name-deprecated"]
+        assert not bad, f"NCCL {nccl}: {bad[0].message}"
+
+
+def test_a_setting_whose_name_changed_is_set_by_the_name_that_nccl_reads() -> None:
+    preset = presets.load("ethernet", SHIPPED)
+    for nccl, name in (("2.16.5", "NCCL_MIN_NCHANNELS"), ("2.17.1", "NCCL_MIN_CTAS"), ("2.30.7", "NCCL_MIN_CTAS")):
+        assert [each for each in names_of(preset, {"nccl": nccl}) if each.startswith("NCCL_MIN")] == [name]
+        assert not presets.unset(preset, {"nccl": nccl}), "it is set, if by its other name"
+    assert "NCCL_MIN_CTAS" in presets.unset(preset, {"nccl": None})
+
+
 def test_sizes_of_models() -> None:
     sizes = {
-        name: [variable.value for variable in presets.load(f"model-{name}", SHIPPED).variables.values()]
+        name: [each.value for each in presets.variables(presets.load(f"model-{name}", SHIPPED), versions=NEW)]
         for name in ("small", "medium", "large")
     }
     assert sizes == {
