@@ -180,15 +180,25 @@ def judge(
         for host, resolved in placed.environments.items()
     }
     verdict = checks.run(fleet, msgspec.structs.replace(job, env=environments))
+    return Verdict(
+        findings=(*found, *tried.findings, *placed.findings, *verdict.findings, *linted(placed, fleet)),
+        skipped=(*placed.skipped, *verdict.skipped, *tried.skipped),
+        judged=(*verdict.judged, *tried.judged),
+    )
+
+
+def linted(placed: Placed, fleet: Mapping[str, HostFacts]) -> tuple[Finding, ...]:
+    """What lint says of the hosts' environments, the same of several hosts once. `fleet`: host name -> facts."""
     said: list[Finding] = []
     for host, resolved in placed.environments.items():
         software = fleet[host].software
         nccl = software.nccl if software else None
         said += lint.lint_settings(environment.settings(resolved), nccl=nccl, facts=fleet[host])
-    said += lint.lint_hosts(environments)
-    unique = {(finding.code, finding.subject, finding.message): finding for finding in reversed(said)}
-    return Verdict(
-        findings=(*found, *tried.findings, *placed.findings, *verdict.findings, *reversed(unique.values())),
-        skipped=(*placed.skipped, *verdict.skipped, *tried.skipped),
-        judged=(*verdict.judged, *tried.judged),
+    said += lint.lint_hosts(
+        {
+            host: {each.variable.name: each.variable.value for each in resolved}
+            for host, resolved in placed.environments.items()
+        }
     )
+    unique = {(finding.code, finding.subject, finding.message): finding for finding in reversed(said)}
+    return tuple(reversed(unique.values()))

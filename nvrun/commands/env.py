@@ -1,4 +1,4 @@
-"""`nvrun env`: which variables hold on each host, who set them and why; and all that is known of a variable."""
+"""`nvrun env`: which variables hold on each host, who set them and why, which are wrong; and all that is known of a variable."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nvrun.config import Invocation
 from nvrun.environment import rows
 from nvrun.facts import HostFacts
 from nvrun.nccl import catalogue
+from nvrun.preflight import linted
 from nvrun.report import text
 from nvrun.report.document import document
 
@@ -25,10 +26,12 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         return Said(document(variables=listing) if as_json else "".join(map(_line, listing)))
     placed, known = decided(invocation, environ)
     fits = presets.fitting(presets.load_all(job.preset_folders(environ, invocation.options.preset_path)), known)
+    wrong = linted(placed, {each.host: each for each in known})
     if as_json:
         fitting = [fit.preset.name for fit in fits if not fit.reason]
-        return Said(document(variables=rows(placed.environments), notices=placed.notices, presets=fitting))
-    lines = [*text.environment_lines(placed.environments), *(f"note: {notice}" for notice in placed.notices)]
+        variables = rows(placed.environments)
+        return Said(document(variables=variables, findings=wrong, notices=placed.notices, presets=fitting))
+    lines = [*text.environment_lines(placed.environments, wrong), *(f"note: {notice}" for notice in placed.notices)]
     return Said("\n".join([*(lines or ["no variable is set"]), *_offered(fits, known)]) + "\n")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -18,6 +18,7 @@ from nvrun.mask import masked
 from nvrun.model import EnvVar
 from nvrun.placement import Placed, place, wishes_of
 from nvrun.plan import Plan
+from nvrun.preflight import linted
 from nvrun.prepare import facts_requests, plan_of_facts, prepare
 from nvrun.report import shell, text
 
@@ -28,7 +29,7 @@ _TOLD = ("cpus", "numa", "smt")
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
-    return Said(_shown(decided(invocation, environ)[0], invocation))
+    return Said(_shown(*decided(invocation, environ), invocation))
 
 
 def decided(invocation: Invocation, environ: Mapping[str, str]) -> tuple[Placed, tuple[HostFacts, ...]]:
@@ -67,7 +68,7 @@ def _of_topology(the_job: Job, source: str) -> tuple[Placed, tuple[HostFacts, ..
     return replace(placed, notices=notices), (known,)
 
 
-def _shown(placed: Placed, invocation: Invocation) -> str:
+def _shown(placed: Placed, known: Sequence[HostFacts], invocation: Invocation) -> str:
     options = invocation.options
     if options.json:
         return rundir.to_json(_without_secrets(placed.plan)).decode()
@@ -76,7 +77,7 @@ def _shown(placed: Placed, invocation: Invocation) -> str:
     lines = [*text.rank_table(placed.plan), *(f"note: {notice}" for notice in placed.notices)]
     lines += [f"note: {flag} stands behind the program, and so is the program's" for flag in _behind(invocation)]
     if options.show_env:
-        lines += text.environment_lines(placed.environments)
+        lines += text.environment_lines(placed.environments, linted(placed, {each.host: each for each in known}))
     return "\n".join([*lines, *text.finding_lines(placed.findings)]) + "\n"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nvrun.environment import Resolved, rows
 from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
-from nvrun.model import FAILURES, Finding, RunResult
+from nvrun.model import FAILURES, Finding, RunResult, Severity
 from nvrun.plan import HostPlan, Plan
 from nvrun.report.findings import folded
 from nvrun.topology.cpus import format_cpulist
@@ -70,13 +70,17 @@ def rank_table(plan: Plan) -> Iterator[str]:
     yield from (f"all ranks: {why}" for why in shared)
 
 
-def environment_lines(environments: Mapping[str, Sequence[Resolved]]) -> Iterator[str]:
-    """Each variable with its source and reason, once, or once for each value where hosts differ."""
+def environment_lines(environments: Mapping[str, Sequence[Resolved]], linted: Sequence[Finding] = ()) -> Iterator[str]:
+    """Each variable with its source and reason, once, or once for each value where hosts differ; below it what lint
+    finds wrong with that value."""
     for row in rows(environments):
         where = f" on {fold(row.hosts)}" if row.hosts else ""
         yield f"{row.name}={row.value}{where}  ({row.source}{': ' + row.why if row.why else ''})"
         for other in row.overrode:
             yield f"    instead of {other}"
+        for finding in linted:
+            if finding.observed == f"{row.name}={row.value}" and finding.severity >= Severity.WARNING:
+                yield f"    {finding.severity.label}: {finding.message} [{finding.code}]"
 
 
 def result_lines(result: RunResult, folder: str, page: str | None = None) -> Iterator[str]:

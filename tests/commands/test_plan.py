@@ -1,4 +1,4 @@
-"""`nvrun plan`: what it prints may be shown to others."""
+"""`nvrun plan` and `nvrun env`: what they print may be shown to others, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -31,3 +31,19 @@ def test_no_secret_is_printed(
         values = {each["name"]: each["value"] for each in (*host["env"], *host["defaults"])}
         assert values["HF_TOKEN"] == values["WANDB_API_KEY"] == "***"
         assert values["NCCL_DEBUG"] == "INFO"
+
+
+@pytest.mark.parametrize("command", [["env"], ["plan", "--show-env", "train.py"]], ids=" ".join)
+def test_a_value_that_lint_finds_wrong_is_marked_where_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    record = json.loads(FACTS.read_bytes())
+    record["env"] = record["own_env"] = {"NCCL_IB_TIMEOUT": "22s", "NCCL_DEBUG": "INFO"}
+    (facts := tmp_path / "facts.json").write_text(json.dumps(record))
+    assert main([*command, "--from", str(facts)], {"HOME": str(tmp_path)}) == 0
+    lines = capsys.readouterr().out.splitlines()
+    marked = {
+        above.partition("=")[0]: line for above, line in zip(lines, lines[1:], strict=False) if "[nccl-value" in line
+    }
+    assert marked["NCCL_IB_TIMEOUT"] == "    error: NCCL reads NCCL_IB_TIMEOUT=22s as 22 [nccl-value-misread]"
+    assert "NCCL_DEBUG" not in marked
