@@ -1,4 +1,5 @@
-"""`nvrun env`: which variables hold on each host, who set them and why, which are wrong; and all that is known of a variable."""
+"""`nvrun env`: which variables hold on each host, who set them, why, and whether lint objects; and all that
+is known of a variable."""
 
 from __future__ import annotations
 

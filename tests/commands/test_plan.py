@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,8 @@ def test_a_value_that_lint_finds_wrong_is_marked_where_it_stands(
     record = json.loads(FACTS.read_bytes())
     record["env"] = record["own_env"] = {"NCCL_IB_TIMEOUT": "22s", "NCCL_DEBUG": "INFO"}
     (facts := tmp_path / "facts.json").write_text(json.dumps(record))
-    assert main([*command, "--from", str(facts)], {"HOME": str(tmp_path)}) == 0
-    lines = capsys.readouterr().out.splitlines()
-    marked = {
-        above.partition("=")[0]: line for above, line in zip(lines, lines[1:], strict=False) if "[nccl-value" in line
-    }
+    assert main([command[0], "--from", str(facts), *command[1:]], {"HOME": str(tmp_path)}) == 0
+    lines = pairwise(capsys.readouterr().out.splitlines())
+    marked = {above.partition("=")[0]: line for above, line in lines if "[nccl-value" in line}
     assert marked["NCCL_IB_TIMEOUT"] == "    error: NCCL reads NCCL_IB_TIMEOUT=22s as 22 [nccl-value-misread]"
     assert "NCCL_DEBUG" not in marked
