@@ -52,6 +52,9 @@ def _wish(host: HostPlan, plan: Plan, rank: int, options: Options) -> dict[str, 
 
 def around(job: Job, options: Options) -> Generator[None, None, None]:
     wanted = chosen(job.plan, options.ranks)
+    if not wanted and not job.plan.whole:
+        yield  # the nvrun of another node has them
+        return
     if not wanted:
         raise HookFailed(f"ranks: the job has {job.plan.world_size} ranks, none of them chosen")
     hosts = {host.host.name for host, _ in wanted}

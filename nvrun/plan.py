@@ -78,6 +78,7 @@ class RankPlan(Frozen, frozen=True, kw_only=True):
     """What one rank gets at the gate."""
 
     rank: int
+    """Counted as if every node before had as many; from the first host on where the node's rank is not known."""
     local_rank: int
     binding: Binding | None = None
     prefix: tuple[str, ...] = ()
@@ -97,6 +98,9 @@ class HostPlan(Frozen, frozen=True, kw_only=True):
 
     host: Host
     node: int
+    """Its place among the hosts of this plan."""
+    node_rank: int | None = None
+    """Its place among the nodes of the job; None where torchrun's rendezvous decides it, and with it the ranks."""
     cwd: str
     folder: str
     argv: tuple[str, ...]
@@ -120,6 +124,9 @@ class Plan(Frozen, frozen=True, kw_only=True):
     attempt: int = 0
     """Counts those of this run, from 0."""
     world_size: int
+    """Of the whole job, as far as the number of its nodes is fixed."""
+    nodes: int = 0
+    """The most nodes that the job may have, those of other nvruns among them; 0 where only its hosts are known."""
     rendezvous: Rendezvous
     master_addr: str | None
     """None: decided by the user's rendezvous or by torchrun."""
@@ -139,6 +146,11 @@ class Plan(Frozen, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         return attempt_id(self.run_id, self.attempt)
+
+    @property
+    def whole(self) -> bool:
+        """Whether its hosts are all of the job: not where something else starts an nvrun on each node."""
+        return self.nodes <= len(self.hosts)
 
 
 def attempt_id(run_id: str, attempt: int) -> str:
@@ -232,9 +244,11 @@ def build(
     whole job (`alone`). `restarts`: how often the job has been started anew on other hosts."""
     how = rendezvous(args, fleet=fleet, alone=alone)
     own_id = attempt_id(run_id, attempt)
-    world = sum(site.ranks for site in sites)
+    here = sum(site.ranks for site in sites)
+    nodes = len(sites) if fleet or alone or args.standalone else max(args.nnodes[1], len(sites))
+    node_ranks = _node_ranks(args, how, len(sites), nodes)
     plans: list[HostPlan] = []
-    first = 0
+    first = (node_ranks[0] or 0) * here if len(sites) == 1 else 0
     for node, site in enumerate(sites):
         node_args = args.replacing(
             nproc_per_node=site.ranks, **_rendezvous_flags(args, how, node, sites, own_id, master_port)
@@ -243,6 +257,7 @@ def build(
             HostPlan(
                 host=site.host,
                 node=node,
+                node_rank=node_ranks[node],
                 cwd=cwd,
                 folder=site.folder,
                 argv=host_argv(
@@ -269,12 +284,13 @@ def build(
     shown: tuple[int, ...] | None = None
     if console is not None:
         shown = tuple(console)
-    elif world > CONSOLE_ALL_UP_TO:
+    elif here > CONSOLE_ALL_UP_TO:
         shown = (0,)
     return Plan(
         run_id=run_id,
         attempt=attempt,
-        world_size=world,
+        world_size=here * nodes if len(sites) == 1 and args.nnodes[0] == args.nnodes[1] else here,
+        nodes=nodes,
         rendezvous=how,
         master_addr=sites[0].address if how != "user" else None,
         master_port=master_port if how != "user" else None,
@@ -285,6 +301,16 @@ def build(
         lost_after=lost_after,
         console=shown,
     )
+
+
+def _node_ranks(args: TorchrunArgs, how: Rendezvous, hosts: int, nodes: int) -> list[int | None]:
+    """The node ranks of so many hosts, as far as they are known before torchrun has met: c10d and plug-ins number the
+    nodes themselves, whatever --node-rank says."""
+    if nodes == 1:
+        return [0]
+    if how == "c10d" or args.rdzv_backend != "static":
+        return [None] * hosts
+    return [args.node_rank] if hosts == 1 else list(range(hosts))
 
 
 def _rendezvous_flags(

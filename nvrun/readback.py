@@ -54,12 +54,13 @@ def _of_rank(host: HostPlan, rank: RankPlan, there: Mapping[str, Any]) -> Iterat
 
 
 def _found(host: HostPlan, rank: RankPlan, code: str, what: str, observed: str, expected: str) -> Finding:
+    name = f"local rank {rank.local_rank}" if host.node_rank is None else f"rank {rank.rank}"
     return Finding(
         code=code,
         severity=Severity.WARNING,
         host=host.host.name,
-        subject=f"rank {rank.rank}",
-        message=f"rank {rank.rank} on {host.host.name}: its {what} is {observed}, the plan said {expected}",
+        subject=name,
+        message=f"{name} on {host.host.name}: its {what} is {observed}, the plan said {expected}",
         observed=observed,
         expected=expected,
         remedy=_REMEDY,

@@ -14,6 +14,7 @@ import pytest
 from nvrun import config
 from nvrun.model import EnvVar, Host
 from nvrun.plan import Plan, Site, as_mapping, build, socket_name
+from nvrun.report import shell, text
 from nvrun.torchrun import TorchrunArgs
 
 RUN = "20261129-151203-k3x9"
@@ -178,3 +179,38 @@ def test_torchruns_files_and_the_console_follow_redirects_and_tee(
     assert [rank.hidden for rank in found.hosts[0].ranks] == hidden
     said = [flag for flag in flags(found) if flag.startswith(("--redirects", "--tee"))]
     assert said == ([] if redirects is None else [f"--redirects={redirects}", "--tee=0"])
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "heading", "table"),
+    [
+        ("--nnodes 2 --node-rank 1 --master-addr a", 2, "2 of 4 ranks on h0", ["2", "3"]),
+        ("--nnodes 2 --node-rank 0 --master-addr a", 1, "1 of 2 ranks on h0", ["0"]),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:1 --node-rank 1", 2, "2 of 4 ranks on h0", ["?", "?"]),
+        ("--nnodes 1:4 --rdzv-backend c10d --rdzv-endpoint a:1", 1, "1 rank on h0", ["?"]),
+        ("--standalone", 2, "2 ranks on h0", ["0", "1"]),
+    ],
+)
+def test_one_node_of_several_tells_its_ranks_as_the_job_numbers_them(
+    line: str, ranks: int, heading: str, table: list[str]
+) -> None:
+    """Where only torchrun's rendezvous will number them they are local ranks, never wrong global ones."""
+    found = plan(f"{line} train.py", (ranks,), fleet=False)
+    said = list(text.plan_lines(found, "RUN"))
+    assert said[0].startswith(f"nvrun: {heading}")
+    word = "local rank" if table[0] == "?" else "rank"
+    first = "0" if table[0] == "?" else table[0]
+    assert said[1].startswith(f"nvrun:   h0: {word}{'s' * (ranks > 1)} {first}")
+    rows = [row.split() for row in text.rank_table(found)]
+    assert [row[0] for row in rows[1 : 1 + ranks]] == table
+    node = {"2": " (node 1)", "0": " (node 0)", "?": ""}[table[0]]
+    assert shell.script(found).splitlines()[0] == f"# h0{node}"
+
+
+def test_hosts_that_c10d_numbers_have_local_ranks_only() -> None:
+    said = list(text.plan_lines(plan("--max-restarts 1 train.py"), "RUN"))
+    assert said[0].startswith("nvrun: 4 ranks on h0 x2, h1 x2")
+    assert [line.split(", ")[0] for line in said[1:3]] == [
+        "nvrun:   h0: local ranks 0-1",
+        "nvrun:   h1: local ranks 0-1",
+    ]

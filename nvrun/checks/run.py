@@ -26,6 +26,18 @@ CRASHED = declare(
 )
 
 
+_IN_WORDS = {
+    "clock_offset_s": "clock",
+    "conf_files": "nccl.conf files",
+    "env": "environment",
+    "gpus_on_pci": "GPUs on PCI",
+    "pci": "PCI",
+    "xids": "Xids",
+}
+"""Sections of HostFacts whose names are no words of a user's."""
+_OF_GPUS = ("gpu_health", "gpu_links")
+
+
 def run(fleet: Mapping[str, HostFacts], job: Job) -> Verdict:
     """What all checks say of these hosts; findings in the order of the checks."""
     groups = groups_of(fleet)
@@ -49,6 +61,8 @@ def _each(check: Check, fleet: Mapping[str, HostFacts], job: Job) -> Iterator[Fi
     for host, facts in fleet.items():
         sections = {name: getattr(facts, name) for name in check.sections}
         lacking = next((name for name, value in sections.items() if value is None), None)
+        if lacking is not None and facts.gpus == () and check.family in _OF_GPUS:
+            continue  # nothing to say where there is none
         if lacking is not None:
             yield Skipped(code=check.name, host=host, reason=_reason(facts, lacking))
             continue
@@ -99,4 +113,4 @@ def _judge(check: Check, asked: Mapping[str, Any], host: str | None) -> Iterator
 def _reason(facts: HostFacts, section: str) -> str:
     if len(facts.missing) == len(SECTIONS) and len(set(facts.missing.values())) == 1:
         return facts.missing[section]  # the host, not the section, is why
-    return f"{section}: {facts.missing.get(section, 'not read')}"
+    return f"{_IN_WORDS.get(section, section)}: {facts.missing.get(section, 'not read')}"

@@ -112,7 +112,7 @@ def verdict(run: Recorded) -> tuple[str, str]:
     if result is None:
         return "unfinished", "no result was written: it still runs, or its launcher was killed"
     if result.ended_by == "success":
-        return "succeeded", f"all {run.plan.world_size} ranks ended well"
+        return "succeeded", f"all {sum(len(host.ranks) for host in run.plan.hosts)} ranks ended well"
     first = result.first_failure
     if first:
         return "failed", f"rank {first.rank} on {first.host} {ended(first.code)}"

@@ -26,7 +26,8 @@ def script(plan: Plan) -> str:
 
 
 def _host(host: HostPlan) -> Iterator[str]:
-    yield f"# {_comment(host.host.name)} (node {host.node})"
+    rank = "" if host.node_rank is None else f" (node {host.node_rank})"
+    yield f"# {_comment(host.host.name)}{rank}"
     yield f"cd {_word(host.cwd)}"
     shared = host.ranks[0].env if host.ranks else ()
     for variable in host.defaults:

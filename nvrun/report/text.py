@@ -21,18 +21,27 @@ def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
         layout = plan.hosts[0].host.name
     more = f" and {len(plan.hosts) - 8} more" if len(plan.hosts) > 8 else ""
     where = "" if plan.master_addr is None else f", rendezvous {plan.master_addr} port {plan.master_port}"
-    yield f"nvrun: {plan.world_size} rank{'s'[: plan.world_size > 1]} on {layout}{more}{where}"
+    yield f"nvrun: {_how_many(plan)} on {layout}{more}{where}"
     for host in plan.hosts[:8]:
         yield f"nvrun:   {host.host.name}: {_placed(host)}"
     yield f"nvrun: plan and logs in {folder}"
 
 
+def _how_many(plan: Plan) -> str:
+    """`4 ranks`, of the job or, on one of its nodes, `2 of 4 ranks`."""
+    here = sum(len(host.ranks) for host in plan.hosts)
+    if plan.whole or plan.world_size == here:
+        return f"{here} rank{'s'[: here > 1]}"
+    return f"{here} of {plan.world_size} ranks"
+
+
 def _placed(host: HostPlan) -> str:
     """A host's ranks in one line: which, on which GPUs, bound where."""
-    ranks = [rank.rank for rank in host.ranks]
+    numbered = host.node_rank is not None
+    ranks = [rank.rank if numbered else rank.local_rank for rank in host.ranks]
     bindings = [rank.binding for rank in host.ranks if rank.binding]
     gpus = [binding.gpu_index for binding in bindings if binding.gpu_index is not None]
-    parts = [f"rank{'s' if len(ranks) > 1 else ''} {format_cpulist(ranks)}"]
+    parts = [f"{'' if numbered else 'local '}rank{'s' if len(ranks) > 1 else ''} {format_cpulist(ranks)}"]
     parts += [f"GPU{'s' if len(gpus) > 1 else ''} {format_cpulist(gpus)}"] if gpus else []
     groups: dict[tuple[int, ...], list[int]] = {}
     for binding in bindings:
@@ -54,7 +63,7 @@ def rank_table(plan: Plan) -> Iterator[str]:
             binding = rank.binding
             rows.append(
                 (
-                    str(rank.rank),
+                    "?" if host.node_rank is None else str(rank.rank),
                     host.host.name,
                     str(rank.local_rank),
                     "-" if binding is None or binding.gpu_index is None else str(binding.gpu_index),
@@ -68,6 +77,10 @@ def rank_table(plan: Plan) -> Iterator[str]:
     for row in rows:
         yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[7]]).rstrip()
     yield from (f"all ranks: {why}" for why in shared)
+    if any(host.node_rank is None for host in plan.hosts):
+        yield "rank ?: torchrun's rendezvous numbers the nodes"
+    elif not plan.whole and plan.hosts[0].node_rank:
+        yield f"ranks are counted as if every node had {len(plan.hosts[0].ranks)}"
 
 
 def environment_lines(environments: Mapping[str, Sequence[Resolved]], linted: Sequence[Finding] = ()) -> Iterator[str]:

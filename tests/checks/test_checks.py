@@ -187,3 +187,18 @@ def test_verdict_and_job_are_json() -> None:
 
     assert json.loads(msgspec.json.encode(judge(CASES[0].facts())))["findings"]
     assert Job().world == 0
+
+
+def test_what_could_not_be_read_is_told_in_words_and_not_where_there_is_nothing_of_its_kind() -> None:
+    """The kernel log is root's: that says something of hosts with GPUs only, while what other checks miss is told
+    anywhere; no name of a field is shown."""
+    why = {"xids": "the kernel log needs root here", "memory": "not read", "clock_offset_s": "one launcher each"}
+
+    def blind(kind: str) -> set[tuple[str, str]]:
+        hosts = fleet(kind, 2).items()
+        lacking = {host: with_(each, **dict.fromkeys(why), missing=why) for host, each in hosts}
+        return {(skipped.code, skipped.reason) for skipped in judge(lacking).skipped}
+
+    assert ("memory-enough", "memory: not read") in blind("cpu_host") & blind("h100x8")
+    assert ("clocks-agree", "clock: one launcher each") in blind("cpu_host")
+    assert blind("h100x8") - blind("cpu_host") == {("kernel-log-quiet", "Xids: the kernel log needs root here")}
