@@ -112,5 +112,5 @@ def _judge(check: Check, asked: Mapping[str, Any], host: str | None) -> Iterator
 
 def _reason(facts: HostFacts, section: str) -> str:
     if len(facts.missing) == len(SECTIONS) and len(set(facts.missing.values())) == 1:
-        return facts.missing[section]  # the host, not the section, is why
+        return next(iter(facts.missing.values()))  # the host, not the section, is why
     return f"{_IN_WORDS.get(section, section)}: {facts.missing.get(section, 'not read')}"

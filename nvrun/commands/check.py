@@ -107,7 +107,8 @@ def _said(the_job: job.Job, looked: Looked, left_out: Sequence[Finding], flags: 
         hosts = dict.fromkeys([*(host.name for host in the_job.hosts), *(each.host for each in left_out if each.host)])
         _write(path, prometheus.text(_with(verdict, left_out), hosts, at=time.time()))
     context = preflight.context(looked.decided.plan, the_job) if looked.decided else checks.Job()
-    items = checks.checklist(verdict, context) if "--checklist" in flags else ()
+    level = "" if options.from_ else options.check
+    items = checks.checklist(verdict, context, looked.facts, level) if "--checklist" in flags else ()
     rows = tested.rows(looked.outcome, looked.facts)
     if options.json:
         body = msgspec.to_builtins(verdict)
@@ -122,7 +123,7 @@ def _said(the_job: job.Job, looked: Looked, left_out: Sequence[Finding], flags: 
         lines += [f"{item.state:<12} {item.title}{': ' + item.why if item.why else ''}" for item in items]
     else:
         lines += [f"{title:<12} {text}" for title, text in rows]
-        lines += [line.text for line in findings.lines(verdict, waived=decision.waived)]
+        lines += [line.text for line in findings.lines(verdict, waived=decision.waived, rest="--json")]
     lines += tested.left_out(left_out)
     return Said("".join(f"{line}\n" for line in lines), decision.exit_code)
 

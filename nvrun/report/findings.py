@@ -49,9 +49,15 @@ def folded(findings: Iterable[Finding]) -> list[Folded]:
 
 
 def lines(
-    verdict: Verdict, *, least: Severity = Severity.WARNING, waived: Sequence[Finding] = (), most: int = 40
+    verdict: Verdict,
+    *,
+    least: Severity = Severity.WARNING,
+    waived: Sequence[Finding] = (),
+    most: int = 40,
+    rest: str = "",
 ) -> list[Line]:
-    """What to show: cause, then remedy, of all findings of at least that severity, `most` of them; then the totals."""
+    """What to show: cause, then remedy, of all findings of at least that severity, `most` of them; then the totals.
+    `rest`: the flag that shows those below, which are then counted."""
     shown = [group for group in folded(verdict.findings) if group.finding.severity >= least]
     result: list[Line] = []
     for group in shown[:most]:
@@ -59,7 +65,9 @@ def lines(
     if len(shown) > most:
         result.append(Line("total", f"and {len(shown) - most} more: nvrun check --json lists all"))
     result += _skipped(verdict.skipped)
-    result.append(Line("total", total(verdict, least=least)))
+    below = sum(group.finding.severity < least for group in folded(verdict.findings)) if rest else 0
+    more = f"; {below} note{'s' * (below > 1)}: {rest}" if below else ""
+    result.append(Line("total", total(verdict, least=least) + more))
     return result
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from nvrun.checks import CHECKS, Job, checklist
 from nvrun.checks.active import ACTIVE
 from nvrun.checks.checklist import TOPICS
-from nvrun.facts import PathFact
-from nvrun.model import Finding, Severity, Verdict
+from nvrun.facts import SECTIONS, HostFacts, PathFact
+from nvrun.model import Finding, Severity, Skipped, Verdict
+from nvrun.report import findings
 from tests.checks.fleets import changed, fleet, judge, section, with_
 
 
@@ -53,3 +54,46 @@ def test_unread_is_not_ok() -> None:
     versions = next(item for item in checklist(judge(hosts), Job()) if item.title.startswith("versions"))
     assert versions.state == "not checked"
     assert "software" in versions.why
+
+
+def lines(verdict: Verdict, facts: dict[str, HostFacts], level: str = "full") -> dict[str, tuple[str, str]]:
+    items = checklist(verdict, Job(hosts=tuple(facts)), tuple(facts.values()), level)
+    return {item.title.partition(":")[0].partition(" ")[0]: (item.state, item.why) for item in items}
+
+
+def test_what_is_not_there_is_not_ok() -> None:
+    hosts = fleet("cpu_host", 2)
+    found = lines(judge(hosts), hosts)
+    assert found["GPUs"] == found["RDMA"] == ("not checked", "none on any host")
+
+
+def test_a_host_that_fell_silent_is_named_in_every_line_that_needs_it() -> None:
+    why = "nothing is heard from it for 5 s"
+    hosts = {**fleet("cpu_host", 2), "n03": HostFacts(host="n03", missing=dict.fromkeys(SECTIONS, why))}
+    verdict = judge(hosts)
+    verdict = with_(
+        verdict, skipped=(*verdict.skipped, Skipped(code="connections", host=None, reason="n03 fell silent"))
+    )
+    found = lines(verdict, hosts)
+    assert {state for title, (state, _) in found.items() if title != "GPUs"} == {"not checked"}
+    assert found["limits,"] == ("not checked", f"n03: {why}")
+
+
+def test_what_was_not_tried_has_its_true_reason() -> None:
+    def untried(count: int, level: str) -> str:
+        hosts = fleet("cpu_host", count)
+        return lines(judge(hosts), hosts, level)["network"][1]
+
+    assert untried(1, "full") == "not tried: path-mtu, latency (one host only), bandwidth (--check deep)"
+    assert untried(2, "quick") == "not tried: path-mtu, latency (--check full), bandwidth (--check deep)"
+    assert untried(2, "") == "not tried: path-mtu, latency, bandwidth (no hosts to try it on)"
+
+
+def test_notes_say_where_they_are() -> None:
+    hosts = fleet("cpu_host", 2)
+    verdict = judge(hosts)
+    code = next(code.code for check in CHECKS if check.name == "memlock" for code in check.codes)
+    note = Finding(code=code, severity=Severity.INFO, message="a note")
+    noted = with_(verdict, findings=(*verdict.findings, note))
+    assert lines(noted, hosts)["limits,"] == ("ok", "1 warning or note: --json")
+    assert findings.lines(with_(noted, skipped=()), rest="--json")[-1].text == "nothing found; 1 note: --json"
