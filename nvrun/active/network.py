@@ -125,8 +125,8 @@ class _Conversation:
             for part in schedule.few([pair for pair in pairs if pair in talking], at_once):
                 work = {"count": _PINGS, "seconds": _PING_SECONDS}
                 for pair, found in self._each("latency", part, work, SILENCE + _PING_SECONDS).items():
-                    low, half, high = found["min"], found["p50"], found["p99"]
-                    self._latency.append(Latency(pair=self._names(pair), min=low, p50=half, p99=high))
+                    low, half, high = found["p10"], found["p50"], found["p99"]
+                    self._latency.append(Latency(pair=self._names(pair), p10=low, p50=half, p99=high))
                     if found["runnable"] is None:
                         self._busy[self._places[pair[0]].name] = "how busy it is cannot be read (/proc/loadavg)"
                     elif found["runnable"] > found["cpus"]:

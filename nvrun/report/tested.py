@@ -37,7 +37,7 @@ def rows(outcome: Outcome, facts: Sequence[HostFacts]) -> list[tuple[str, str]]:
     if measured.latency:
         slowest = max(measured.latency, key=lambda each: each.p50)
         half = median([each.p50 for each in measured.latency])
-        text = f"{half:.0f} µs (least {min(each.min for each in measured.latency):.0f},"
+        text = f"{half:.0f} µs (10 % within {min(each.p10 for each in measured.latency):.0f},"
         text += f" 99 % within {max(each.p99 for each in measured.latency):.0f};"
         text += f" slowest pair {' and '.join(slowest.pair)}: {slowest.p50:.0f})"
         result.append(("latency", text))

@@ -105,12 +105,12 @@ def test_no_udp_at_all_is_not_a_fault_but_unknown() -> None:
 
 
 def pairs(values: Mapping[str, float], least: Mapping[str, float] | None = None) -> list[Latency]:
-    """Medians and quickest round trips of all pairs, by the worse of their hosts."""
+    """Medians and quick round trips of all pairs, by the worse of their hosts."""
     quick = least or {}
     return [
         Latency(
             pair=(a, b),
-            min=max(quick.get(a, 5.0), quick.get(b, 5.0)),
+            p10=max(quick.get(a, 5.0), quick.get(b, 5.0)),
             p50=max(values.get(a, 12.0), values.get(b, 12.0)),
             p99=5000.0,
         )
