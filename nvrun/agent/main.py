@@ -61,7 +61,7 @@ class Agent:
         try:
             handle(message)
         except Exception as error:  # noqa: BLE001 - the agent's outermost border: the launcher is told, nothing is hidden
-            self.link.send({"t": "failed", "at": message["t"], "why": "%s: %s" % (type(error).__name__, error)})
+            self.link.send({"t": "failed", "at": message["t"], "why": tasks.reason(error)})
 
     def on_beat(self, message: Message) -> None:
         """Reading it was the point."""

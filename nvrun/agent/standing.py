@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import procs
 from .loop import READ, Loop
-from .tasks import Reply
+from .tasks import Reply, reason
 
 Say = Callable[[object], None]
 """Tells the launcher what stands now; called once."""
@@ -34,9 +34,17 @@ class Standing:
     def begin(self, name: str, work: Work, deadline: float, reply: Reply) -> None:
         """Runs `work` in a child. What it says goes to `reply`, or why it said nothing within `deadline` seconds."""
         self.end(name)
-        until, control = os.pipe()
-        said, saying = os.pipe()
-        pid = os.fork()
+        ends: List[int] = []
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            pid = os.fork()
+        except OSError as error:  # no process or no descriptor left
+            for end in ends:
+                os.close(end)
+            reply(None, reason(error))
+            return
+        until, control, said, saying = ends
         if pid == 0:
             for fd in (control, said, *self._keep_closed, *(control for _, control in self._up.values())):
                 os.close(fd)
@@ -107,7 +115,7 @@ def _child(work: Work, saying: int, until: int) -> None:
         work(lambda result: say({"result": result}), until)
     except BaseException as error:  # noqa: BLE001 - the child's outermost border: the launcher is told why
         if ends:
-            say({"trouble": "%s: %s" % (type(error).__name__, error)})
+            say({"trouble": reason(error)})
     finally:
         os._exit(0)
 

@@ -7,13 +7,18 @@ import gc
 import json
 import os
 import signal
-from typing import Callable, Dict, List, Sequence, Set
+from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 from . import procs
 from .loop import READ, Loop
 
 Reply = Callable[[object, str], None]
 """Called with (result, "") or (None, why there is none)."""
+
+
+def reason(error: BaseException) -> str:
+    """In one line, as the launcher is told it."""
+    return "%s: %s" % (type(error).__name__, error)
 
 
 class Tasks:
@@ -28,9 +33,18 @@ class Tasks:
         return set(self._running)
 
     def start(self, work: Callable[[], object], deadline: float, reply: Reply) -> None:
-        """Runs `work` in a child; its result, which must be JSON, goes to `reply`. After `deadline` seconds: KILL."""
-        read_end, write_end = os.pipe()
-        pid = os.fork()
+        """Runs `work` in a child; its result, which must be JSON, goes to `reply`. After `deadline` seconds: KILL. A
+        host that has no process or no descriptor left for it answers with that: what runs there goes on."""
+        ends: Tuple[int, ...] = ()
+        try:
+            ends = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            for end in ends:
+                os.close(end)
+            reply(None, reason(error))
+            return
+        read_end, write_end = ends
         if pid == 0:
             os.close(read_end)
             self._child(work, write_end)
@@ -80,7 +94,7 @@ class Tasks:
             try:
                 data = json.dumps({"result": work()}).encode()
             except BaseException as error:  # noqa: BLE001 - the child's outermost border: the launcher is told why
-                data = json.dumps({"trouble": "%s: %s" % (type(error).__name__, error)}).encode()
+                data = json.dumps({"trouble": reason(error)}).encode()
             while data:
                 data = data[os.write(write_end, data) :]
         finally:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from nvrun.agent import procs
 from nvrun.agent.loop import Loop
 from nvrun.agent.main import Agent
+from nvrun.agent.standing import Standing
 from nvrun.agent.tasks import Tasks
 from tests.lab.lab import wait_for
 
@@ -39,6 +42,29 @@ def answer(loop: Loop, work: Callable[[], object], deadline: float = 5.0) -> tup
 
 def test_a_result_comes_back(loop: Loop) -> None:
     assert answer(loop, lambda: {"cpus": [0, 1]}) == ({"cpus": [0, 1]}, "")
+
+
+@pytest.mark.parametrize("descriptors", [0, 1, 2, 3])
+def test_a_host_that_has_nothing_left_answers_with_that(loop: Loop, descriptors: int) -> None:
+    """It must not end the job that runs there; and what was had is given back."""
+    tasks, standing = Tasks(loop, keep_closed=()), Standing(loop, keep_closed=())
+    found: list[tuple[object, str]] = []
+    before = {path.name for path in Path("/proc/self/fd").iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [os.open(os.devnull, os.O_RDONLY) for _ in range(descriptors + 1)]
+    for fd in free:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[descriptors], limits[1]))
+    try:
+        if descriptors < 2:
+            tasks.start(lambda: 1, 5.0, lambda result, trouble: found.append((result, trouble)))
+        standing.begin("port", lambda say, until: say(1), 5.0, lambda result, trouble: found.append((result, trouble)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert set(found) == {(None, "OSError: [Errno 24] Too many open files")}
+    assert len(found) == (2 if descriptors < 2 else 1)
+    assert {path.name for path in Path("/proc/self/fd").iterdir()} == before
+    assert not tasks.pids() | standing.pids()
 
 
 @pytest.mark.parametrize(
