@@ -57,7 +57,7 @@ TORCHRUN_FAILED = means(
     "torchrun itself ended on a host, or could not be started, before any rank had failed",
     read="its exit status, as the host's agent saw it",
     why="its ranks there end with it, and the job with them",
-    remedy="its own last lines say why: torchrun.err in that host's logs",
+    remedy="the reason given here, or its own last lines: torchrun.err in that host's logs",
     source="exit(3)",
 )
 OUTPUT_LOST = means(

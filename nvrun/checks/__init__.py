@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Imported for what they declare; the order is that of the reports.
 from nvrun.checks import unreachable  # noqa: F401  isort: skip
-from nvrun.checks import identity, names, software, paths, limits  # noqa: F401  isort: skip
+from nvrun.checks import reading, identity, names, software, paths, limits  # noqa: F401  isort: skip
 from nvrun.checks import gpu, gpu_health, gpu_links, rdma, roce, network, fabric, system  # noqa: F401  isort: skip
 from nvrun.checks import prefix, rendezvous, in_run, connections, shared, collectives  # noqa: F401  isort: skip
 from nvrun.checks.check import CHECKS, Check

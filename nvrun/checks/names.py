@@ -13,6 +13,8 @@ from nvrun.checks.job import Job
 from nvrun.facts import HostFacts, Names, Network
 from nvrun.model import Skipped
 
+_LABEL = 63
+"""Letters between two dots of a name (RFC 1035, 2.3.4); Linux allows 64 in a hostname (hostname(7))."""
 _READ = "getaddrinfo on the host, as torchrun, Gloo and NCCL call it"
 
 LOOPBACK = declare(
@@ -24,6 +26,16 @@ LOOPBACK = declare(
     remedy="take NAME out of the 127.0.x.1 line of /etc/hosts there, or map it to the host's real address",
     source="https://github.com/pytorch/pytorch/issues/150532; Debian reference, 5.1.1: 127.0.1.1",
     depends="judged for a job over several hosts only",
+)
+MALFORMED = declare(
+    "own-name-malformed",
+    ERROR,
+    "the host's own name is none that can be looked up",
+    read="hostname(1) there",
+    why="a label of more than 63 letters, or an empty one: Python looks no such name up, and torchrun ends with"
+    " `UnicodeError: label too long` before any rank starts",
+    remedy="hostnamectl set-hostname NAME there, or a shorter --hostname of the container: labels of 1 to 63 letters",
+    source="RFC 1035, 2.3.4; Python, encodings.idna, by way of socket.getfqdn",
 )
 NOWHERE = declare(
     "own-name-unknown",
@@ -85,9 +97,18 @@ PEER_WRONG = declare(
 )
 
 
-@check(LOOPBACK, NOWHERE)
+@check(MALFORMED, LOOPBACK, NOWHERE)
 def own_name(names: Names, facts: HostFacts, job: Job) -> Results:
-    """The host's own name resolves to an address that peers can use."""
+    """The host's own name can be looked up, and resolves to an address that peers can use."""
+    labels = names.hostname.removesuffix(".").split(".")
+    if names.hostname and not all(0 < len(label) <= _LABEL for label in labels):
+        yield MALFORMED.found(
+            f"its own name {names.hostname} cannot be looked up: a label of {max(map(len, labels))} letters"
+            if all(labels)
+            else f"its own name {names.hostname} cannot be looked up: an empty label",
+            subject=names.hostname,
+        )
+        return
     if len(job.hosts) < 2:
         return
     if excuse := excused(names.resolve_error, facts):

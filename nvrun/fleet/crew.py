@@ -146,7 +146,7 @@ class Crew:
             now = time.monotonic()
             self.mute |= {host for host in waiting if self.silent_for(host) > MUTE_AFTER}
             self.mute |= waiting - set(answers) if now > deadline else set()
-        silent = {"result": None, "trouble": f"nothing is heard from it for {MUTE_AFTER:g} s"}
+        silent = {"result": None, "trouble": f"no answer: nothing is heard from it for {MUTE_AFTER:g} s"}
         return {host: self._facts(host, answers.get(host, silent)) for host in bodies}
 
     def ask_all(self, body: Body, answer: str, timeout: float) -> dict[int, tuple[Body, float]]:

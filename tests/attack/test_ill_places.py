@@ -75,6 +75,13 @@ def test_what_nvrun_cannot_take_is_one_line(here: Path, script: str) -> None:
     assert len(done.stderr.splitlines()) <= 2
 
 
+def test_a_host_of_which_nothing_can_be_read_is_refused(here: Path) -> None:
+    done = sh("ulimit -n 19; $NVRUN --nproc-per-node 1 t.py", here)
+    assert done.returncode == 78, done.stderr
+    assert b"nothing could be read of it: OSError: [Errno 24] Too many open files [facts-unread]" in done.stderr
+    assert b"ulimit -n" in done.stderr
+
+
 def test_a_fault_that_no_file_can_keep_says_where_it_was_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     monkeypatch.setattr(cli, "run", lambda *asked: dict[str, int]()["missing"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nvrun.checks import Job
-from nvrun.facts import HostFacts, PathFact
+from nvrun.facts import SECTIONS, HostFacts, PathFact
 from nvrun.model import Severity
 from nvrun.torchrun import TorchrunArgs, split
 from tests.checks.fleets import Change, changed, fleet, gpu, section, with_
@@ -84,6 +84,10 @@ def twin(known: HostFacts) -> HostFacts:
     return found
 
 
+def unreadable(reason: str) -> Change:
+    return lambda known: HostFacts(host=known.host, missing=dict.fromkeys(SECTIONS, reason))
+
+
 def both(*changes: Change) -> Change:
     def change(known: HostFacts) -> HostFacts:
         for step in changes:
@@ -147,6 +151,8 @@ CASES = [
     Case("py-spy-missing", WARNING, "cpu_host", one(section("software", py_spy="")), job=Job(ends_hangs=True)),
     Case("mempolicy-forbidden", WARNING, "h100x8", one(section("software", mempolicy_allowed=False)),
          job=Job(binds_memory=True)),
+    # reading
+    Case("facts-unread", ERROR, "cpu_host", one(unreadable("OSError: [Errno 24] Too many open files")), words="files"),
     # identity
     Case("host-twice", FATAL, "cpu_host",
          {"n01": peers(n02=ADDRESS), "n02": twin, "n03": peers(n02=ADDRESS)}, host=None, words="n[01-02]"),
@@ -158,6 +164,7 @@ CASES = [
     Case("clock-off", ERROR, "cpu_host", one(lambda known: with_(known, clock_offset_s=3.0)), host=None, hosts=2),
     # names
     Case("own-name-loopback", ERROR, "cpu_host", one(names(resolves_to=("127.0.1.1",)))),
+    Case("own-name-malformed", ERROR, "cpu_host", one(names(hostname="n" * 64)), words="n" * 64),
     Case("own-name-unknown", ERROR, "cpu_host", one(names(resolves_to=(), resolve_error="Name not known"))),
     Case("own-name-foreign", ERROR, "cpu_host", one(names(resolves_to=("10.99.99.99",)))),
     Case("localhost-broken", ERROR, "cpu_host", one(names(localhost_ok=False))),
