@@ -168,7 +168,7 @@ def new_folder(the_job: Job, environ: Mapping[str, str]) -> RunFolder:
 
     from nvrun import rundir
 
-    return rundir.create(rundir.new_run_id(time.time()), the_job.options.run_dir, environ)
+    return rundir.create(rundir.new_run_id(time.time()), the_job.options.run_dir, environ, the_job.measures)
 
 
 def run_job(
@@ -177,13 +177,15 @@ def run_job(
     environ: Mapping[str, str],
     *,
     take: Callable[[Line], bool] = lambda line: False,
+    announced: bool = False,
     earlier: Sequence[Attempt] = (),
     noted: list[int] | None = None,
 ) -> RunResult:
     """hosts -> facts -> checks -> plan -> launch -> observe -> report. How it went.
 
-    `take` sees each line of the ranks first; one for which it is true is not shown. `earlier`: attempts of this run
-    before; `noted`: signals that came between them.
+    `take` sees each line of the ranks first; one for which it is true is not shown. `announced`: the console has been
+    told of this very plan, and hears of it only where it is refused. `earlier`: attempts of this run before; `noted`:
+    signals that came between them.
     """
     import time
 
@@ -208,6 +210,7 @@ def run_job(
         from nvrun.launch import Launch
         from nvrun.prepare import facts_requests, prepare
         from nvrun.report import board
+        from nvrun.report.text import plan_lines
         from nvrun.request import request
         from nvrun.watched import watched
 
@@ -229,7 +232,9 @@ def run_job(
                 else:
                     tried = preflight.tests(crew, the_job, plan, facts, clock)
                     decided = preflight.decide(the_job, plan, facts, found, tried.verdict)
-                _tell_of_plan(decided, facts, folder, writer)
+                _write_plan(decided, facts, folder)
+                if decided.exit_code or not announced:
+                    writer.say("\n".join([*plan_lines(decided.plan, str(folder.path)), *decided.lines]))
                 launch.go(plan, facts, decided)
                 hooked.plan, hooked.facts = decided.plan, facts
             launch.observe()
@@ -245,16 +250,14 @@ def run_job(
     return result
 
 
-def _tell_of_plan(decided: Decided, facts: Mapping[int, HostFacts], folder: RunFolder, writer: Writer) -> None:
-    """What will run, from which facts and with which verdict: into the run's folder, and in short on the console."""
+def _write_plan(decided: Decided, facts: Mapping[int, HostFacts], folder: RunFolder) -> None:
+    """What will run, from which facts and with which verdict: into the run's folder."""
     from nvrun.facts import to_json
-    from nvrun.report import text
     from nvrun.rundir import to_json as record
 
     folder.write("plan.json", record(decided.plan))
     folder.write("facts.json", to_json(list(facts.values())))
     folder.write("verdict.json", record(decided.verdict))
-    writer.say("\n".join([*text.plan_lines(decided.plan, str(folder.path)), *decided.lines]))
 
 
 def _tell_of_end(result: RunResult, folder: RunFolder, writer: Writer) -> None:

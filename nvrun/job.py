@@ -76,6 +76,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """Rows of the binding file that --bind names."""
     hooks: tuple[hooks.Hook, ...] = ()
     """In the order in which they begin."""
+    measures: str = ""
+    """`bench` or `tune`, where it is a round of these and no program of the user's."""
 
     @property
     def script(self) -> str | None:

@@ -1,9 +1,10 @@
 """The run's folder on the launcher: plan, request, result, and every rank's output.
 
-nvrun-runs/20261129-151203-k3x9/      latest -> the newest
+nvrun-runs/20261129-151203-k3x9/      latest -> the newest of the user's programs
     plan.json  request.json  result.json
     logs/<host>/rank3.out  rank3.err  torchrun.out  torchrun.err
     attempts/0/                          the same of an attempt after which it began again on other hosts
+nvrun-runs/bench/  nvrun-runs/tune/   rounds of these, with a `latest` of their own
 """
 
 from __future__ import annotations
@@ -204,8 +205,9 @@ def _temp() -> str:
         return "/tmp"
 
 
-def create(run_id: str, wanted: str | None, environ: Mapping[str, str]) -> RunFolder:
-    """The folder below `wanted`, else below ./nvrun-runs, else (not writable) below the user's state folder."""
+def create(run_id: str, wanted: str | None, environ: Mapping[str, str], below: str = "") -> RunFolder:
+    """The folder below `wanted`, else below ./nvrun-runs, else (not writable) below the user's state folder; in the
+    folder `below` of that, where one is named."""
     if wanted:
         candidates = [Path(wanted).absolute()]
     else:
@@ -217,7 +219,7 @@ def create(run_id: str, wanted: str | None, environ: Mapping[str, str]) -> RunFo
         try:
             if not wanted:
                 _refuse_strangers(parent)
-            return RunFolder(run_id, parent)
+            return RunFolder(run_id, parent / below)
         except OSError as error:
             troubles.append(f"{parent}: {error.strerror}")
     raise UsageError(f"no place for the run's folder: {'; '.join(troubles)}", hint="--run-dir DIR names one")

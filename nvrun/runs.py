@@ -57,6 +57,10 @@ class Remembered(Frozen, frozen=True, kw_only=True):
 
     id: str
     path: str
+    measures: str = ""
+    """`bench` or `tune`, where it is a round of these; those of one command have the same `launcher`."""
+    program: str = ""
+    """Its file or module, without the folder: `train.py`."""
     started: float
     """Seconds since the epoch."""
     launcher: Process
@@ -85,6 +89,8 @@ def remember(job: Job, run_id: str, path: Path, started: float, environ: Mapping
     entry = Remembered(
         id=run_id,
         path=str(path),
+        measures=job.measures,
+        program=Path(job.args.program or "").name,
         started=started,
         launcher=this_process(),
         hosts=job.hosts,
@@ -138,8 +144,8 @@ def _names(folder: Path) -> list[str]:
 
 
 def resolve(word: str, environ: Mapping[str, str]) -> Run:
-    """The run that `word` names: a folder, an id, the beginning of one, or `latest`. Raises UsageError for no run, and
-    for the beginning of several."""
+    """The run that `word` names: a folder, an id, the beginning of one, or `latest` of the user's programs. Raises
+    UsageError for no run, and for the beginning of several."""
     if word == LATEST:
         return _latest(environ)
     here = Path(word)
@@ -164,10 +170,14 @@ def _latest(environ: Mapping[str, str]) -> Run:
     if here.is_dir():
         folder = here.resolve()
         return Run(path=folder, remembered=next((each for each in known(environ) if Path(each.path) == folder), None))
-    newest = next((each for each in known(environ) if Path(each.path).is_dir()), None)
+    own = (each for each in known(environ) if not each.measures)
+    newest = next((each for each in own if Path(each.path).is_dir()), None)
     if newest is not None:
         return Run(path=Path(newest.path), remembered=newest)
-    raise UsageError("there is no run yet: none in ./nvrun-runs, none in the index")
+    raise UsageError(
+        "there is no run yet: none in ./nvrun-runs, none in the index",
+        hint="nvrun runs lists rounds of bench and tune too; such a one is meant only where it is named",
+    )
 
 
 def _there(entry: Remembered) -> Run:

@@ -160,6 +160,6 @@ def test_what_a_stranger_laid_in_tmp_is_not_used(tmp_path: Path, monkeypatch: py
     trap.symlink_to(tmp_path / "mine")
     assert rundir.create(f"{RUN[:-1]}x", None, environ).path.parent == tmp_path / "mine/state/nvrun/runs"
     trap.unlink()
-    assert rundir.create(RUN, None, environ).path.parent == trap
+    assert rundir.create(RUN, None, environ, "tune").path.parent == trap / "tune"
     assert stat.S_IMODE(trap.stat().st_mode) == 0o700
     assert not (tmp_path / "victim").exists()

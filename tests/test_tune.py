@@ -10,6 +10,7 @@ import pytest
 
 from nvrun import presets
 from nvrun.bench.model import Point, Record, Results, TrialEnd
+from nvrun.commands.tune import _lines as verdict_lines
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts, from_json
 from nvrun.nccl import catalogue
@@ -361,3 +362,16 @@ def test_a_fingerprint_is_of_the_hardware_and_of_nothing_else() -> None:
     fewer = msgspec.structs.replace(known, gpus=known.gpus[:4])
     assert fingerprint([fewer]) != fingerprint([known])
     assert fingerprint([known, fewer]) == fingerprint([fewer, known])
+
+
+# ------------------------------------------------------------------------------------------- what is told of it
+
+
+def test_first_measurements_are_never_told_as_if_they_were_confirmed() -> None:
+    """Where the time ends before the fresh pairs, the ranking says so itself."""
+    for seconds, words in ((170.0, "what counts are the fresh pairs below"), (30.0, "confirmed by no fresh pairs")):
+        machine = Machine(nvlink(one_host()), 1, start=9.0)
+        outcome = search(machine.surface.space, machine, trials=120, seconds=seconds)
+        assert bool(outcome.finalists) == (seconds > 100)
+        ranking = next(line for line in verdict_lines(one_host(), outcome, None) if line.startswith("best of"))
+        assert words in ranking

@@ -17,6 +17,7 @@ from nvrun.fleet.session import Console
 from nvrun.job import Job
 from nvrun.model import Frozen, RunResult
 from nvrun.plan import Plan
+from nvrun.report.text import end_in_words
 
 MARK = worker.MARK.encode()
 
@@ -48,33 +49,42 @@ def program(job: Job, schedule: Schedule) -> Job:
     whole = {field: getattr(schedule, field) for field in schedule.__struct_fields__}  # the worker knows no defaults
     asked = msgspec.json.encode(whole).decode()
     args = job.args.replacing(program="-c", arguments=(text, asked), max_restarts=0, **every)
-    return msgspec.structs.replace(job, args=args)
+    return msgspec.structs.replace(job, args=args, measures=job.measures or "bench")
+
+
+def how(end: TrialEnd) -> str:
+    """`2.1 s`, or how it failed."""
+    return f"failed: {end.failed}" if end.failed else f"{end.seconds:.1f} s"
 
 
 def run(
-    job: Job, schedule: Schedule, environ: Mapping[str, str], progress: Callable[[str], None] = lambda line: None
+    job: Job,
+    schedule: Schedule,
+    environ: Mapping[str, str],
+    progress: Callable[[TrialEnd], None] = lambda end: None,
+    *,
+    announced: bool = False,
 ) -> Session:
-    """Runs the schedule. Raises NotMeasured where no trial came to its end; what is missing at the end of a longer one
-    is missing in the results."""
+    """Runs the schedule; `progress` hears of each trial as it ends. Raises NotMeasured where no trial came to its end;
+    what is missing at the end of a longer one is missing in the results. `announced`: as `run_job` has it."""
 
     def take(line: Console) -> bool:
         """The worker's own lines are for nvrun, not for the console; files have them all."""
         if line.text.startswith(MARK):
             for end in read([line.text]).trials:
-                how = f"failed: {end.failed}" if end.failed else f"{end.seconds:.1f} s"
-                progress(f"trial {end.trial + 1} of {len(schedule.order)}: {how}")
+                progress(end)
             return True
         return not line.text.strip()
 
     measured = program(job, schedule)
     run_folder = new_folder(measured, environ)
-    result = run_job(measured, run_folder, environ, take=take)
+    result = run_job(measured, run_folder, environ, take=take, announced=announced)
     folder = run_folder.path
     plan = runs.plan_of(folder)
     results = read(_output(folder, plan))
     if not results.trials:
         raise NotMeasured(
-            f"nothing was measured: {result.message or result.ended_by}",
+            f"nothing was measured: {result.message or end_in_words(result.ended_by, result.exit_code)}",
             result.exit_code or 70,
             hint=f"logs in {folder}",
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ SECONDS_A_POINT = 10.0
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
-    """Exits 1 where data was wrong or a trial failed, with the job's own code where nothing was measured."""
+    """Exits 1 where data was wrong, a trial failed, or --plot's file could not be written, with the job's own code
+    where nothing was measured."""
     flags = invocation.flags
     lengths = model.sizes(flags.get("--sizes") or (COMPARED if "--compare" in flags else "8:8G"))
     most = {} if "--sizes" in flags else model.LARGEST
@@ -36,6 +38,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     if invocation.words:
         raise UsageError(f"nvrun bench runs no program; what is {invocation.words[0]}?", hint="nvrun bench --help")
     chosen = model.points(model.collectives(flags.get("--collectives")), lengths)
+    plot = _place_of_plot(flags["--plot"]) if "--plot" in flags else None
     beside = "--overlap" in flags
     schedule = model.Schedule(
         points=chosen,
@@ -45,17 +48,16 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         most_bytes=most,
         seed=random.getrandbits(30),
     )
-    done = session.run(job.read(invocation, environ), schedule, environ, note)
+    done = session.run(job.read(invocation, environ), schedule, environ, _progress(schedule))
     limits = limits_of(done.facts, done.plan, schedule)
     results = done.results
     found = show.data(results, limits)
     text = document(setup=results.setup, records=found, trials=results.trials)
     Path(done.folder, "bench.json").write_text(text)
-    if plot := flags.get("--plot"):
-        _plot(Path(plot), found)
+    plotted = plot is None or _plot(plot, found)
     if not invocation.options.json:
         text = "\n".join([*show.lines(results, limits), *show.overlap_lines(results.records), *_failed(results)]) + "\n"
-    return Said(text, done.result.exit_code or _exit_code(results))
+    return Said(text, done.result.exit_code or _exit_code(results) or int(not plotted))
 
 
 def limits_of(facts: Sequence[HostFacts], plan: Plan | None, schedule: model.Schedule) -> show.Limits:
@@ -85,6 +87,8 @@ def _compare(
     invocation: Invocation, environ: Mapping[str, str], lengths: Sequence[int], most: Mapping[str, int]
 ) -> Said:
     flags, words = invocation.flags, invocation.words
+    if other := flags.keys() & {"--overlap", "--plot"}:
+        raise UsageError(f"{min(other)} has no meaning with --compare: drop one")
     if len(words) != 2:
         raise UsageError(
             f"--compare takes two environments after all flags, not {len(words)}",
@@ -109,13 +113,17 @@ def _compare(
         most_bytes=most,
         seed=random.getrandbits(30),
     )
-    done = session.run(job.read(invocation, environ), schedule, environ, note)
+    done = session.run(job.read(invocation, environ), schedule, environ, _progress(schedule))
     found = compare.compare(done.results, (words[0], words[1]))
     text = document(comparison=found, verdict=found.verdict, environments=both, trials=done.results.trials)
     Path(done.folder, "compare.json").write_text(text)
     if not invocation.options.json:
         text = "\n".join([*compare.lines(found), *_failed(done.results)]) + "\n"
     return Said(text, done.result.exit_code or _exit_code(done.results))
+
+
+def _progress(schedule: model.Schedule) -> Callable[[model.TrialEnd], None]:
+    return lambda end: note(f"trial {end.trial + 1} of {len(schedule.order)}: {session.how(end)}")
 
 
 def _failed(results: model.Results) -> Iterator[str]:
@@ -128,12 +136,36 @@ def _exit_code(results: model.Results) -> int:
     return int(any(record.wrong for record in results.records) or any(end.failed for end in results.trials))
 
 
-def _plot(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Bus bandwidth over size, with matplotlib where it is installed."""
+def _place_of_plot(name: str) -> Path:
+    """Where the picture goes. UsageError, before minutes are spent on measuring, where it cannot be drawn there."""
+    path = Path(name)
     try:
-        from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        raise UsageError("--plot needs matplotlib, which is not installed", hint="the tables have curves too") from None
+        from matplotlib.backend_bases import FigureCanvasBase  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise UsageError(f"--plot needs matplotlib: {error}", hint="the tables have curves too") from None
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise UsageError(
+            f"--plot {name}: expected a file that ends with one of {', '.join(f'.{each}' for each in kinds)}"
+        )
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"--plot {name}: cannot be written: expected a file in a folder of yours")
+    return path
+
+
+def _plot(path: Path, records: Sequence[Mapping[str, Any]]) -> bool:
+    """Bus bandwidth over size, by matplotlib. False where that failed, which is said: the tables do without."""
+    try:
+        _draw(path, records)
+    except Exception as error:  # noqa: BLE001 - a full disk, or whatever that library may raise
+        note(f"--plot {path}: not drawn: {error}")
+        return False
+    return True
+
+
+def _draw(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
+
     figure = Figure(figsize=(8, 5))
     axes = figure.subplots()
     timed = [record for record in records if "bus_bandwidth" in record]

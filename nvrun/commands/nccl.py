@@ -33,7 +33,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     said = worst_first([*against, *of_log])
     if invocation.options.json:
         return Said(document(log=log, findings=said, skipped=found.skipped))
-    lines = [printable(line) for line in nccl.lines(log)]
+    lines = [printable(line) for line in nccl.lines(log, facts.values())]
     if said:
         verdict = Verdict(findings=tuple(said))
         lines += ["", *(line.text for line in findings.lines(verdict, least=Severity.INFO, most=len(said)))]

@@ -18,7 +18,7 @@ from nvrun.config import Invocation
 from nvrun.errors import UsageError
 from nvrun.plan import attempt_id
 from nvrun.report.document import document
-from nvrun.report.text import finding_lines
+from nvrun.report.text import end_in_words, finding_lines
 
 _LAST_SECONDS = 30.0
 """After the grace: a launcher's sweep, its hosts' last words, and the logs that it brings back."""
@@ -33,7 +33,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     as_json = invocation.options.json
     name = found.path.name
     if result is not None:
-        text = f"{name} is over: {result.ended_by}, exit code {result.exit_code}"
+        how = end_in_words(result.ended_by, result.exit_code)
+        text = f"{name} is over: {how}" if invocation.words else f"nothing runs; the last run was {name}: {how}"
         return _said(text, 0, as_json, run=name, by="nobody", ended_by=result.ended_by)
     entry = found.remembered
     if entry is None:
@@ -49,12 +50,14 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
 
 
 def _the_one_that_runs(environ: Mapping[str, str]) -> str:
-    """Without a word there is one run that can be meant, or UsageError: the newest may be another job's."""
-    running = [
-        each.id
+    """Without a word there is one run that can be meant, or UsageError: the newest may be another job's. A round of
+    bench or tune is meant only where nothing else runs."""
+    all_of_them = [
+        each
         for each in runs.known(environ)
         if runs.lives(each.launcher) is not False and Path(each.path).is_dir() and not runs.is_over(Path(each.path))
     ]
+    running = [each.id for each in all_of_them if not each.measures] or [each.id for each in all_of_them]
     if len(running) > 1:
         shown = ", ".join(running[:5]) + " ..." * (len(running) > 5)
         raise UsageError(
@@ -79,7 +82,7 @@ def _by_launcher(found: runs.Run, entry: runs.Remembered, grace: float, as_json:
             text = f"{entry.id}: its launcher, process {pid}, got SIGTERM and still runs; again: at once"
             return _said(text, 1, as_json, run=entry.id, by="launcher", ended_by=None)
     result = runs.result_of(found.path)
-    how = f"{result.ended_by}, exit code {result.exit_code}" if result else "its launcher is gone, without a result"
+    how = end_in_words(result.ended_by, result.exit_code) if result else "its launcher is gone, without a result"
     return _said(
         f"{entry.id} is over: {how}",
         0,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from nvrun import job
+from nvrun.bench import session
+from nvrun.bench.model import TrialEnd
 from nvrun.commands import Said
 from nvrun.commands.bench import users_variables
 from nvrun.commands.plan import decided
@@ -16,17 +19,20 @@ from nvrun.commands.reach import note
 from nvrun.config import Invocation
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
+from nvrun.hosts.nodeset import fold
 from nvrun.options import seconds
 from nvrun.placement import Placed
 from nvrun.report.document import document
 from nvrun.rundir import to_json
 from nvrun.tune.fingerprint import description, preset_name
 from nvrun.tune.profile import Profile, given, of_model, of_trace
-from nvrun.tune.search import Outcome, search
+from nvrun.tune.search import Measure, Outcome, Sample, Trial, search
 from nvrun.tune.space import Space, env_of, space_for
 from nvrun.tune.trials import Trials
 from nvrun.tune.written import Evidence, preset_text
 
+_NO_NCCL = "nvrun tune searches settings of NCCL, which would change nothing here: {}"
+_INSTEAD = "expected: two or more ranks, each with a GPU; nvrun bench times collectives over gloo too"
 FEWEST = 120
 """Trials that are allowed where a quarter of the grid is less: what tells a gain from noise costs most of them."""
 
@@ -41,11 +47,13 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     invocation = replace(invocation, options=replace(invocation.options, model_size=None))
     budget = _budget(invocation.flags.get("--budget", "600"))
     placed, facts = decided(invocation, environ)
+    if without := [each.host for each in facts if each.gpus == ()]:
+        raise UsageError(_NO_NCCL.format(f"no GPU on {fold(without)}"), hint=_INSTEAD)
     space = space_for(facts, user=users_variables(placed) | _of_presets(placed))
     note(f"{space.grid} settings of {', '.join(each.name for each in space.dimensions) or 'nothing'}; {profile.source}")
-    measure = Trials(job.read(invocation, environ), space, profile, environ, note)
+    measure = Trials(job.read(invocation, environ), space, profile, environ, _progress(budget))
     allowed = max(space.grid // 4, FEWEST)
-    outcome = search(space, measure, trials=allowed, seconds=budget, seed=random.getrandbits(30))
+    outcome = search(space, _with_nccl(measure), trials=allowed, seconds=budget, seed=random.getrandbits(30))
     evidence = Evidence(
         hardware=description(facts),
         date=time.strftime("%Y-%m-%d"),
@@ -55,11 +63,32 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         outcome=outcome,
     )
     path = None
-    if any(outcome.config) and measure.setup and measure.setup.backend == "nccl":
+    if any(outcome.config):
         path = _write(job.preset_folders(environ)[0], facts, evidence)
     if invocation.options.json:
         return Said(document(outcome=outcome, env=env_of(space, outcome.config), preset=path, evidence=evidence))
     return Said("\n".join(_lines(space, outcome, path)) + "\n")
+
+
+def _with_nccl(measure: Trials) -> Measure:
+    """UsageError after the first trials where the ranks did not use NCCL: no facts tell what their torch takes."""
+
+    def measured(trials: Sequence[Trial]) -> Sequence[Sample]:
+        samples = measure(trials)
+        if measure.setup and measure.setup.backend != "nccl":
+            why = f"these ranks use {measure.setup.backend}; their torch sees no GPU or has no NCCL"
+            raise UsageError(_NO_NCCL.format(why), hint=_INSTEAD)
+        return samples
+
+    return measured
+
+
+def _progress(budget: float) -> Callable[[TrialEnd], None]:
+    """Of the whole search, whatever its rounds are."""
+    began, number = time.monotonic(), count(1)
+    return lambda end: note(
+        f"trial {next(number)}, {time.monotonic() - began:.0f} of {budget:.0f} s: {session.how(end)}"
+    )
 
 
 def profile_of(flags: Mapping[str, str]) -> Profile:
@@ -111,7 +140,12 @@ def _lines(space: Space, outcome: Outcome, path: str | None) -> Iterator[str]:
         yield f"failed: {_shown(space, config)}: {why}"
     best = sorted(outcome.ratios, key=lambda item: item[1])[:5]
     if best:
-        yield f"best of {len(outcome.ratios)} settings, as first measured:"
+        but = (
+            "what counts are the fresh pairs below"
+            if outcome.finalists
+            else "confirmed by no fresh pairs, may be noise"
+        )
+        yield f"best of {len(outcome.ratios)} settings, as first measured ({but}):"
         yield from (f"  {1 / ratio - 1:+7.1%}  {_shown(space, config)}" for config, ratio in best)
     for finalist in outcome.finalists:
         change = 1 / finalist.against.ratio - 1
@@ -123,8 +157,6 @@ def _lines(space: Space, outcome: Outcome, path: str | None) -> Iterator[str]:
     yield f"{outcome.why} ({outcome.trials} trials)"
     if path:
         yield f"written to {path}; later runs use it with --preset tuned"
-    elif any(outcome.config):
-        yield "not written: the ranks did not use NCCL"
 
 
 def _shown(space: Space, config: tuple[int, ...]) -> str:

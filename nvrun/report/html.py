@@ -25,7 +25,7 @@ from nvrun.report.findings import folded
 from nvrun.report.html_topology import pictures
 from nvrun.report.markup import Markup, join, table, tag
 from nvrun.report.recorded import Recorded, environment
-from nvrun.report.text import ended
+from nvrun.report.text import end_in_words, ended
 from nvrun.topology.cpus import format_cpulist
 
 NO_CHARTS = "charts need plotly, which is not installed: pip install 'nvrun[report]'"
@@ -116,8 +116,9 @@ def verdict(run: Recorded) -> tuple[str, str]:
     first = result.first_failure
     if first:
         return "failed", f"rank {first.rank} on {first.host} {ended(first.code)}"
-    words = result.message.partition("\n")[0] or f"ended by: {result.ended_by}"
-    return "stopped" if result.ended_by == "signal" else "failed", f"{words} (exit code {result.exit_code})"
+    message = result.message.partition("\n")[0]
+    words = f"{message} (exit code {result.exit_code})" if message else end_in_words(result.ended_by, result.exit_code)
+    return "stopped" if result.ended_by == "signal" else "failed", words
 
 
 def _findings(run: Recorded) -> list[Markup]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
 from nvrun.nccl.log_model import Communicator, NcclLog, NcclProcess
 
@@ -12,10 +13,10 @@ _COMMUNICATORS = 8
 """Communicators that are shown one by one; a job may have thousands."""
 
 
-def lines(log: NcclLog) -> Iterator[str]:
-    """The account; one line where there is nothing of NCCL."""
+def lines(log: NcclLog, facts: Iterable[HostFacts] = ()) -> Iterator[str]:
+    """The account; one line where there is nothing of NCCL. `facts`: of the hosts, where it is a run of nvrun."""
     if not log.lines:
-        yield "no line of NCCL was found: NCCL_DEBUG=INFO makes it say what it does"
+        yield f"no line of NCCL was found: {_why_none(list(facts))}"
         return
     processes = f"{len(log.processes)} process{'es'[: 2 * (len(log.processes) > 1)]}"
     yield f"NCCL {', '.join(log.versions) or '(version not said)'}: {processes} on {fold(log.hosts)}"
@@ -28,6 +29,15 @@ def lines(log: NcclLog) -> Iterator[str]:
     for warning in log.warnings[:10]:
         times = f" ({warning.times} times)" if warning.times > 1 else ""
         yield f"warned   {warning.host or 'a host'}: {warning.message}{times}"
+
+
+def _why_none(facts: Sequence[HostFacts]) -> str:
+    if facts and all(each.gpus == () for each in facts):
+        return "this run did not use NCCL, its hosts have no GPU (torch's backend there is gloo)"
+    set_to = next((each.env["NCCL_DEBUG"] for each in facts if each.env and "NCCL_DEBUG" in each.env), "")
+    if set_to.upper() in ("VERSION", "INFO", "ABORT", "TRACE"):  # at WARN it is silent where all is well
+        return f"NCCL_DEBUG={set_to} was set, so the ranks did not use NCCL (torch's backend was gloo?) or ended before"
+    return "NCCL_DEBUG=INFO makes it say what it does, where the ranks use it"
 
 
 def _joined(parts: Iterable[str]) -> str | None:

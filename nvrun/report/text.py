@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from nvrun.checks.decide import EXIT_REFUSED
 from nvrun.environment import Resolved, rows
 from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
-from nvrun.model import FAILURES, Finding, RunResult, Severity
+from nvrun.model import FAILURES, EndedBy, Finding, RunResult, Severity
 from nvrun.plan import HostPlan, Plan
 from nvrun.report.findings import folded
 from nvrun.topology.cpus import format_cpulist
@@ -156,6 +157,25 @@ def facts_lines(facts: HostFacts) -> Iterator[str]:
         yield f"  RDMA      {port.device}:{port.port} {port.link_layer} {port.state}"
     for section, reason in facts.missing.items():
         yield f"  unknown   {section}: {reason}"
+
+
+_ENDS: Mapping[EndedBy, str] = {
+    "success": "ended well",
+    "rank": "a rank failed",
+    "torchrun": "torchrun failed",
+    "signal": "stopped by a signal",
+    "lost": "a host was lost",
+    "hang": "it hung",
+    "preflight": "not launched",
+    "unreachable": "a host was not reached",
+    "internal": "nvrun could not go on",
+}
+
+
+def end_in_words(ended_by: EndedBy, exit_code: int) -> str:
+    """How a run ended: `a rank failed (exit 1)`, `refused by the checks (exit 78)`, `ended well`."""
+    refused = ended_by == "preflight" and exit_code == EXIT_REFUSED
+    return f"{'refused by the checks' if refused else _ENDS[ended_by]}{f' (exit {exit_code})' if exit_code else ''}"
 
 
 def ended(code: int | None) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from nvrun.bench import session
-from nvrun.bench.model import Overlap, Results, Schedule, Setup
+from nvrun.bench.model import Overlap, Results, Schedule, Setup, TrialEnd
 from nvrun.errors import NvrunError
 from nvrun.job import Job
+from nvrun.report.text import end_in_words
 from nvrun.tune.profile import Profile, seconds
 from nvrun.tune.search import Sample, Trial
 from nvrun.tune.space import Space, default, env_of
@@ -28,9 +29,10 @@ class Trials:
     take, and how many matrix products go beside the messages."""
 
     def __init__(
-        self, job: Job, space: Space, profile: Profile, environ: Mapping[str, str], say: Callable[[str], None]
+        self, job: Job, space: Space, profile: Profile, environ: Mapping[str, str], progress: Callable[[TrialEnd], None]
     ) -> None:
-        self._job, self._space, self._profile, self._environ, self._say = job, space, profile, environ, say
+        self._job = msgspec.structs.replace(job, measures="tune")
+        self._space, self._profile, self._environ, self._progress = space, profile, environ, progress
         self._load: tuple[int, int] | None = None
         self._deadline = _DEADLINE
         self.setup: Setup | None = None
@@ -52,10 +54,12 @@ class Trials:
     def _run(self, trials: Sequence[Trial]) -> list[Sample]:
         schedule = schedule_of(self._space, self._profile, trials, load=self._load, deadline=self._deadline)
         begun = time.monotonic()
-        done = session.run(self._job, schedule, self._environ, self._say)
+        announced = self.setup is not None  # every batch has the plan of the first
+        done = session.run(self._job, schedule, self._environ, self._progress, announced=announced)
         took = time.monotonic() - begun
-        if done.result.exit_code:  # not a trial that failed, the job: a signal, a host that was lost
-            raise session.NotMeasured(f"the search ended early: {done.result.ended_by}", done.result.exit_code)
+        by, code = done.result.ended_by, done.result.exit_code
+        if code:  # not a trial that failed, the job: a signal, a host that was lost
+            raise session.NotMeasured(f"the search ended early: {end_in_words(by, code)}", code)
         results = done.results
         if self._load is None:
             self.setup = results.setup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -12,8 +13,9 @@ from msgspec.structs import replace
 
 from nvrun import facts, runs
 from nvrun.cli import command_of, main
+from nvrun.commands import bench
 from nvrun.diagnose.scan import RULES
-from nvrun.model import Finding, RunResult, Severity, Verdict
+from nvrun.model import EndedBy, Finding, Host, RunResult, Severity, Verdict
 
 FACTS = Path(__file__).parents[1] / "data/facts"
 MATRIX = """\
@@ -252,7 +254,83 @@ def test_nccl_tells_what_it_chose(ask: Asked, tmp_path: Path) -> None:
     assert "1 pair  by NET/Socket" in out
     assert json.loads(ask("nccl", "log", "--json")[1])["log"]["lines"] == 3
     (tmp_path / "other").write_text("nothing\n")
-    assert "no line of NCCL" in ask("nccl", "other")[1]
+    assert "NCCL_DEBUG=INFO makes it say" in ask("nccl", "other")[1]
+
+
+def test_nccl_says_of_a_run_without_it_that_it_was_not_used(ask: Asked, tmp_path: Path) -> None:
+    """Not that a variable would make it speak which is set already."""
+    for name, words in (("cpu_host", "did not use NCCL, its hosts have no GPU"), ("h200x2", "NCCL_DEBUG=INFO was set")):
+        known = facts.from_json((FACTS / f"{name}.json").read_bytes())[0]
+        known = replace(known, env={"NCCL_DEBUG": "INFO"})
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "facts.json").write_bytes(facts.to_json([known]))
+        said = ask("nccl", f"./{name}")[1]
+        assert words in said
+        assert "makes it say" not in said
+
+
+def test_runs_are_told_in_words_and_rounds_of_a_tune_in_one_row(ask: Asked, tmp_path: Path) -> None:
+    index = runs.index(ask.environ)
+    index.mkdir(parents=True)
+    launcher = runs.this_process()
+    mine = replace(launcher, start=launcher.start - 1)  # of commands that are over
+    ends: list[tuple[EndedBy, int, str]] = [
+        ("success", 0, "ended well"),
+        ("rank", 3, "a rank failed (exit 3)"),
+        ("preflight", 78, "refused by the checks (exit 78)"),
+        ("preflight", 2, "not launched (exit 2)"),
+    ]
+
+    def add(at: int, measures: str = "", host: str = "a", end: tuple[EndedBy, int] | None = None) -> str:
+        name = f"20261129-1512{at:02d}-k3x9"
+        entry = runs.Remembered(
+            id=name, path=str(tmp_path / name), started=at, launcher=mine, hosts=(Host(name=host),), kinds=("ssh",),
+            fleet=True, measures=measures, program="-c" if measures else "train.py",
+        )  # fmt: skip
+        (index / f"{name}.json").write_bytes(msgspec.json.encode(entry))
+        if end:
+            (tmp_path / name).mkdir()
+            result = RunResult(run_id=name, ended_by=end[0], exit_code=end[1], started=at, seconds=1.0)
+            (tmp_path / name / "result.json").write_bytes(msgspec.json.encode(result))
+        return name
+
+    own = [add(at, host="x" * (60 if at == 0 else 3), end=end[:2]) for at, end in enumerate(ends)]
+    rounds = [add(at, "tune", end=("success", 0)) for at in range(10, 15)]
+    add(20)
+    add(21)
+    out = ask("runs")[1].splitlines()
+    assert [line.split()[0] for line in out] == ["run", rounds[-1], *reversed(own), "and"]
+    assert "  tune, 5 rounds  " in out[1]
+    assert out[-1] == "and 2 whose folder is gone: --json"
+    for line, (_, _, words) in zip(reversed(out[2:6]), ends, strict=True):
+        assert f"  {words}  " in line
+        assert "  train.py  " in line
+    assert len({line.index(str(tmp_path)) for line in out[1:6]}) == 1
+    assert out[1].index(str(tmp_path)) < 120, "a long host name widens no row"
+    assert len(json.loads(ask("runs", "--json")[1])["runs"]) == 11
+    assert ask("stop")[1] == f"nothing runs; the last run was {own[-1]}: not launched (exit 2)\n"
+    assert ask("stop", own[1])[1] == f"{own[1]} is over: a rank failed (exit 3)\n"
+    assert runs.resolve("latest", ask.environ).path == tmp_path / own[-1]
+    assert runs.resolve(rounds[0], ask.environ).path == tmp_path / rounds[0]
+
+
+def test_tune_refuses_where_nccls_settings_have_no_effect(ask: Asked) -> None:
+    code, out, err = ask("tune", "--nproc-per-node", "2", "--messages", "1MiB", "--from", FACTS / "cpu_host.json")
+    assert (code, out) == (2, "")
+    assert "settings of NCCL, which would change nothing here: no GPU on" in err
+    assert "expected: two or more ranks, each with a GPU" in err
+    assert not runs.index(ask.environ).exists(), "nothing was measured"
+
+
+def test_bench_looks_at_its_plot_before_it_measures(ask: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = ask("bench", "--nproc-per-node", "2", "--plot", "x.png")
+    assert (code, out) == (2, "")
+    assert "--plot needs matplotlib" in err
+    assert not runs.index(ask.environ).exists(), "nothing was measured"
+    code, _, err = ask("bench", "--compare", "--plot", "x.png", "default", "default")
+    assert (code, err) == (2, "nvrun: --plot has no meaning with --compare: drop one\n")
+    assert not bench._plot(Path("x.png"), ()), "what fails after the measuring costs no table"
 
 
 def test_stop_takes_no_guess_which_of_two_runs_is_meant(ask: Asked, tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ def test_stop_ends_a_run_by_its_launcher(lab: Lab, place: Path) -> None:
         listed = json.loads(lab.run([*NVRUN, "runs", "--json"], check=True).stdout)["runs"]
         assert (listed[0]["id"], listed[0]["state"], listed[0]["hosts"]) == (run.id, "running", ["a", "b"])
         done = lab.run([*NVRUN, "stop", run.id[:-2]])
-        assert done.stdout == f"{run.id} is over: signal, exit code 143\n", done
+        assert done.stdout == f"{run.id} is over: stopped by a signal (exit 143)\n", done
         assert done.returncode == 0
         assert not any(run.agents(host) + run.daemons(host) for host in "ab")
         assert run.running.wait(5) == 143
+        assert lab.run([*NVRUN, "stop"]).stdout.startswith(f"nothing runs; the last run was {run.id}: stopped by")
         again = lab.run([*NVRUN, "stop", "--json"])
         assert json.loads(again.stdout) == {"run": run.id, "by": "nobody", "ended_by": "signal"}
 

@@ -28,7 +28,7 @@ def tune(study: Study, name: str, where: list[str], budget: int) -> dict[str, An
     """The search, in how many seconds; what it found; and its page."""
     flags = ["tune", *where, "--messages", MESSAGE, "--budget", str(budget), "--json"]
     done = study.nvrun(name, *flags)
-    study.nvrun(f"{name}-report", "report", cwd=name, timeout=10)
+    study.nvrun(f"{name}-report", "report", "nvrun-runs/tune/latest", cwd=name, timeout=10)
     found = done.result()
     if not found:
         return {"exit": done.code, "seconds": done.seconds, "says": done.err.splitlines()[-4:]}

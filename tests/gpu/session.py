@@ -39,7 +39,7 @@ def main() -> None:
     ]
     assert "NVLS_ENABLE" not in json.dumps(asked).replace("NVSHMEM_DISABLE_NVLS", ""), "multicast is not swept"
     schedule = msgspec.convert(asked, Schedule)
-    done = session.run(job.read(invocation, os.environ), schedule, os.environ, note)
+    done = session.run(job.read(invocation, os.environ), schedule, os.environ, lambda end: note(session.how(end)))
     records = show.data(done.results, limits_of(done.facts, done.plan, schedule))
     whole = {"environments": asked["environments"], "records": records, "trials": done.results.trials}
     sys.stdout.write(msgspec.json.encode(whole).decode() + "\n")
