@@ -151,6 +151,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
             following = replacement.after(the_job, result, struck_off, interrupted=bool(noted))
             if following.line:
                 print(f"nvrun: {following.line}", file=sys.stderr)
+            if following.struck_off is not None:
+                struck_off = dict(following.struck_off)
             if following.job is None:
                 break
             attempts.append(replacement.ended(the_job, result))

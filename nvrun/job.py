@@ -33,6 +33,19 @@ LOST_AFTER_SRUN = 60.0
 """srun's tasks keep their input open when srun and its shepherd are killed: only silence tells them."""
 
 
+class Doubt(Frozen, frozen=True, kw_only=True):
+    """Two hosts that fail together, of which a spare stands in for one: that shows which of them is bad."""
+
+    kept: str
+    """The one that stayed."""
+    out: Host
+    """The other."""
+    kind: routes.Kind
+    why: str
+    settled: bool = False
+    """The spare failed with it as well: it was the one that stayed."""
+
+
 class Job(Frozen, frozen=True, kw_only=True):
     """One job, before anything was learned from its hosts."""
 
@@ -58,6 +71,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """Counts from 0: where hosts turn out bad the run is begun again on others."""
     restarts: int = 0
     """Earlier attempts whose ranks had begun."""
+    doubt: Doubt | None = None
+    """The spare that is tried in a pair that failed; once in a run."""
     proven: frozenset[str] = frozenset()
     """Hosts that were well when an earlier attempt's ranks had run on them."""
     env: tuple[EnvVar, ...] = ()

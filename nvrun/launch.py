@@ -100,6 +100,7 @@ class Launch:
         self._torchrun: Finding | None = None
         """That it ended by itself, of the host where it did so first."""
         self._bad_hosts: dict[str, str] = {}
+        self._between: tuple[str, ...] = ()
         self._changed: list[Finding] = []
         self._failed: list[Finding] = []
         """Why hosts are bad, where a second look at them said so."""
@@ -131,6 +132,7 @@ class Launch:
         where torchrun was over before they could."""
         if decided.exit_code:
             self._bad_hosts |= decided.bad_hosts
+            self._between = decided.between
             self._crew.end("preflight", decided.exit_code)
             raise Ended
         self.plan = plan = decided.plan
@@ -243,6 +245,7 @@ class Launch:
             attempts=tuple(earlier),
             began=self.plan is not None,
             bad_hosts=self._bad_hosts | ({} if self._is_the_step() else self._lost | self._unreachable()),
+            between=self._between,
             changed=tuple(self._changed),
             not_fetched=self._logs.not_fetched(),
         )

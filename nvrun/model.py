@@ -36,6 +36,8 @@ class Finding(Frozen, frozen=True, kw_only=True):
     """One line: what is wrong, in the user's terms, with the cause."""
     host: str | None = None
     """The host at fault; None where it is the job or the fleet as a whole."""
+    between: tuple[str, ...] = ()
+    """Two hosts of which one is at fault, where nothing tells which."""
     subject: str = ""
     """The thing on that host: `GPU 3`, `mlx5_2`, `NCCL_BUFFSIZE`, `rank 12`."""
     observed: str = ""
@@ -209,6 +211,8 @@ class RunResult(Frozen, frozen=True, kw_only=True):
     """Whether ranks were let go."""
     bad_hosts: Mapping[str, str] = {}
     """Host -> why the run could not begin, or go on, with it; none where the job itself was at fault."""
+    between: tuple[str, ...] = ()
+    """Two hosts with which together it could not begin, where nothing tells which of them is bad."""
     attempts: tuple[Attempt, ...] = ()
     """Earlier ones of the same run, on other hosts; this result is that of the last."""
     changed: tuple[Finding, ...] = ()

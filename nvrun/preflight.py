@@ -95,6 +95,8 @@ class Decided(Frozen, frozen=True, kw_only=True):
     """What to tell the user."""
     bad_hosts: Mapping[str, str] = {}
     """Those that a launch would have to leave out, and why; none where the job itself is at fault."""
+    between: tuple[str, ...] = ()
+    """Where none is to blame alone: two of which one is."""
 
 
 def decide(
@@ -113,7 +115,10 @@ def decide(
     verdict = judge(placed, facts, context(placed.plan, job), found, tried)
     decision = decision_of(job, verdict)
     newcomers = [host.name for host in job.hosts if job.proven and host.name not in job.proven]
-    at_fault = {host: each.message for each in reversed(decision.blocking) for host in _at_fault(each, newcomers)}
+    pairs = [each for each in decision.blocking if each.between and not newcomers]
+    alone = [each for each in decision.blocking if each not in pairs]
+    at_fault = {host: each.message for each in reversed(alone) for host in _at_fault(each, newcomers)}
+    between = next((each.between for each in pairs), ())
     return Decided(
         plan=placed.plan,
         verdict=verdict,
@@ -125,6 +130,7 @@ def decide(
             *([f"nvrun: not launched{_lifted(decision)}"] if decision.refused else []),
         ),
         bad_hosts={} if None in at_fault else {host: why for host, why in reversed(at_fault.items()) if host},
+        between=() if at_fault else between,
     )
 
 

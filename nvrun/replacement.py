@@ -1,7 +1,8 @@
 """After an attempt: whether the run begins again on other hosts, and on which. Pure.
 
-A host that the checks refuse is replaced before anything of the user has run, as often as there are spares. One that
-fails while the job runs is replaced `--node-restarts` times; a failure of the script itself is no reason to.
+A host that the checks refuse is replaced before anything of the user has run, as often as there are spares. Where two
+fail together and nothing tells which is bad, a spare takes the place of the later one; fails it as well, the other was
+it. One that fails while the job runs is replaced `--node-restarts` times; a failure of the script itself is no reason.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 from nvrun.errors import UsageError
 from nvrun.hosts.nodeset import fold
-from nvrun.job import Job
+from nvrun.job import Doubt, Job
 from nvrun.model import FAILURES, Attempt, Frozen, RunResult
 from nvrun.options import Options
 
@@ -30,6 +31,8 @@ class Next(Frozen, frozen=True, kw_only=True):
     """None: the run is over."""
     line: str = ""
     """For the user."""
+    struck_off: Mapping[str, str] | None = None
+    """Hosts that are out from now on, and why, where that is not what was known."""
 
 
 def check(job: Job) -> Iterator[str]:
@@ -68,6 +71,9 @@ def after(job: Job, result: RunResult, struck_off: Mapping[str, str], *, interru
         return Next(line="no restart: an end was asked for" if wanted else "")
     if result.began and result.ended_by == "lost" and not result.bad_hosts and job.options.node_restarts:
         return Next(line="no restart: the step of srun ended as a whole, which tells nothing of any node")
+    if result.between and not result.bad_hosts and not result.began:
+        why = next((each.message for each in result.findings if each.between == result.between), "")
+        return with_a_spare(job, result.between, why or result.message, struck_off)
     if not result.bad_hosts or (result.began and result.ended_by not in FAILURES):
         return Next()
     following, names = job.without(struck_off.keys()), fold(list(result.bad_hosts))
@@ -95,6 +101,33 @@ def after(job: Job, result: RunResult, struck_off: Mapping[str, str], *, interru
             options=_quick(job),
         ),
         line=f"restart {job.restarts + 1} of {limit} on {_named(following)}; struck off: {reasons}",
+    )
+
+
+def with_a_spare(job: Job, between: tuple[str, ...], why: str, struck_off: Mapping[str, str]) -> Next:
+    """What follows where two hosts fail together: a spare in the place of the later one, and after that failed with
+    the other as well, the later one and the spare without the other. No more than that: Next() says so."""
+    doubt = job.doubt
+    if doubt is None and job.spares:
+        kept, out = sorted(between, key=[host.name for host in job.hosts].index)
+        place = [host.name for host in job.hosts].index(out)
+        found = Doubt(kept=kept, out=job.hosts[place], kind=job.kinds[place], why=why)
+        gone = {**struck_off, out: why}
+        line = f"{kept} and {out} fail together: a spare in the place of {out} shows which of them is bad"
+    elif doubt and doubt.kept in between and not doubt.settled:
+        found = msgspec.structs.replace(doubt, settled=True)
+        job = msgspec.structs.replace(job, spares=(doubt.out, *job.spares), spare_kinds=(doubt.kind, *job.spare_kinds))
+        gone = {host: told for host, told in struck_off.items() if host != doubt.out.name} | {doubt.kept: why}
+        line = f"{doubt.kept} fails with the spare too"
+    else:
+        return Next()
+    following = job.without(gone.keys())
+    if following is None:
+        return Next()
+    return Next(
+        job=msgspec.structs.replace(following, attempt=job.attempt + 1, doubt=found),
+        line=f"{line}; starting again on {_named(following)}",
+        struck_off=gone,
     )
 
 

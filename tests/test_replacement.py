@@ -102,6 +102,29 @@ def test_hosts_that_the_checks_refuse_are_replaced_without_counting() -> None:
     assert (following.job.attempt, following.job.restarts, following.job.options.check) == (1, 0, "full")
 
 
+def pair(the_job: Job, *between: str, out: dict[str, str] | None = None) -> Next:
+    finding = Finding(code="port-dropped", severity=Severity.FATAL, message="no answer", between=between)
+    result = RunResult(run_id=RUN, ended_by="preflight", exit_code=78, started=1.0, seconds=2.0, between=between,
+                       findings=(finding,))  # fmt: skip
+    return replacement.after(the_job, result, out or {})
+
+
+def test_where_two_fail_together_a_spare_shows_once_which_of_them_it_is() -> None:
+    first = pair(asked(*FLEET), "n2", "n1")
+    words = "n1 and n2 fail together: a spare in the place of n2 shows which of them is bad; starting again on n1, n3"
+    assert first.line == words
+    assert first.struck_off == {"n2": "no answer"}
+    assert first.job
+    assert (first.job.attempt, first.job.restarts) == (1, 0)
+    other = pair(first.job, "n1", "n3", out=dict(first.struck_off))
+    assert other.line == "n1 fails with the spare too; starting again on n3, n2"
+    assert other.struck_off == {"n1": "no answer"}
+    assert other.job
+    assert pair(other.job, "n3", "n2", out=dict(other.struck_off)) == Next(), "never again"
+    assert pair(asked(*FLEET, "--nodes", "3"), "n1", "n2") == Next(), "no spare"
+    assert pair(asked(), "n1", "n2") == Next(), "one node of a step knows of others, and starts none"
+
+
 def test_fewer_hosts_only_as_far_as_the_range_goes() -> None:
     flags = ("--hosts", "n1,n2,n3", "--rsh", "ssh {host}", "--node-restarts", "2")
     elastic = after(asked(*flags, "--nnodes", "2:3"), ended("lost", "n3"))

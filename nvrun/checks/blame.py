@@ -28,6 +28,12 @@ class Blame(NamedTuple):
         return tuple(dict.fromkeys(source for source, _ in self.edges))
 
     @property
+    def between(self) -> tuple[str, ...]:
+        """The two hosts of one pair, where nothing tells which of them it is."""
+        hosts = tuple(dict.fromkeys(host for edge in self.edges for host in edge))
+        return hosts if self.host is None and len(hosts) == 2 else ()
+
+    @property
     def targets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(target for _, target in self.edges))
 

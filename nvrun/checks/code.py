@@ -39,6 +39,7 @@ class Code(Frozen, frozen=True, kw_only=True):
         expected: str = "",
         remedy: str | None = None,
         evidence: tuple[str, ...] = (),
+        between: tuple[str, ...] = (),
     ) -> Finding:
         """A finding of this code. A check of one host leaves `host` out: whoever runs it knows the host."""
         return Finding(
@@ -51,6 +52,7 @@ class Code(Frozen, frozen=True, kw_only=True):
             expected=expected,
             remedy=self.remedy if remedy is None else remedy,
             evidence=evidence,
+            between=between,
         )
 
 

@@ -178,6 +178,7 @@ def stalls(tried: Mapping[Edge, Tried]) -> Iterator[Finding]:
             host=found.host,
             subject="path",
             observed=found.answer,
+            between=found.between,
         )
 
 
@@ -209,6 +210,7 @@ def path_mtu(tried: Mapping[Edge, Tried]) -> Iterator[Finding]:
             subject="MTU",
             observed=found.answer,
             expected=f"{wanted} bytes",
+            between=found.between,
         )
 
 
@@ -273,6 +275,7 @@ def latency(measured: Sequence[Latency], busy: Mapping[str, str], *, bare_metal:
                 subject="latency",
                 observed=_us(max(slow)),
                 expected=_us(BARE_METAL_US),
+                between=found.between,
             )
 
 

@@ -138,7 +138,14 @@ def _finding(
         remedy = code.remedy.replace("PORT", port)
     # A refusal comes from the host that is asked; silence may be anybody's.
     host = target if found.kind == "pair" and found.answer == "ECONNREFUSED" else found.host
-    return code.found(f"{what}: {cause}", host=host, subject=subject, observed=found.answer, remedy=remedy)
+    return code.found(
+        f"{what}: {cause}",
+        host=host,
+        subject=subject,
+        observed=found.answer,
+        remedy=remedy,
+        between=() if host else found.between,
+    )
 
 
 def _pair(found: Blame, at: str) -> str:

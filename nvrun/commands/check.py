@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from nvrun import checks, job, preflight
+from nvrun import checks, job, preflight, replacement
 from nvrun.active.run import Outcome, clock_of
 from nvrun.commands import Said
 from nvrun.commands.plan import RUN_ID
@@ -48,9 +48,16 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         looked = _recorded(the_job, options.from_)
     else:
         looked = _look(the_job, environ)
-        while spared := the_job.without(_bad_hosts(looked)):
-            left_out += [finding for finding in _findings(looked) if finding.host in _bad_hosts(looked)]
-            the_job = spared
+        struck_off: dict[str, str] = {}
+        while following := _with_spares(the_job, looked, struck_off):
+            before, the_job, struck_off = struck_off, following.job or the_job, dict(following.struck_off or {})
+            left_out = [finding for finding in left_out if finding.host in struck_off]
+            left_out += [
+                msgspec.structs.replace(finding, host=host)
+                for host in struck_off.keys() - before.keys()
+                for finding in _findings(looked)
+                if host == finding.host or host in finding.between
+            ]
             looked = _look(the_job, environ)
         if looked.unreached and (rest := the_job.only_without({each.host for each in looked.unreached if each.host})):
             unreached = looked.unreached
@@ -86,6 +93,17 @@ def _look(the_job: job.Job, environ: Mapping[str, str]) -> Looked:
             return Looked(unreached=tuple(crew.findings))
     decided = preflight.decide(the_job, plan, known, tried=outcome.verdict)
     return Looked(decided=decided, facts=tuple(known.values()), outcome=outcome)
+
+
+def _with_spares(the_job: job.Job, looked: Looked, struck_off: Mapping[str, str]) -> replacement.Next | None:
+    """The job as a launch would go on with it; None where it would not."""
+    gone = {**struck_off, **dict.fromkeys(_bad_hosts(looked), "")}
+    if len(gone) > len(struck_off) and (spared := the_job.without(gone.keys())):
+        return replacement.Next(job=spared, struck_off=gone)
+    if len(gone) == len(struck_off) and looked.decided and looked.decided.between:
+        following = replacement.with_a_spare(the_job, looked.decided.between, "", struck_off)
+        return following if following.job else None
+    return None
 
 
 def _bad_hosts(looked: Looked) -> Collection[str]:

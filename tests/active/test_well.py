@@ -145,7 +145,8 @@ def test_spares_stand_in_for_a_bad_host_and_for_one_that_cannot_be_reached(lab: 
     program.write_text("import os; print('rank', os.environ['RANK'], flush=True)\n")
     flags = ["--hosts", "a,b,c", "--nodes", "2", "--nproc-per-node", "1", "--run-dir", str(place / "runs")]
     argv = [*NVRUN, *flags, str(program)]
-    for fault in (faults.no_sshd(lab, "b"), faults.reject(lab, "a", "32768-60999")):
+    closed = faults.drop(lab, "b", "1024-65535", way="in")  # of which the pair alone does not tell
+    for fault in (faults.no_sshd(lab, "b"), faults.reject(lab, "a", "32768-60999"), closed):
         with fault:
             done = lab.run(argv, cwd=place, timeout=60)
         assert done.returncode == 0, done.stderr
@@ -165,3 +166,8 @@ def test_check_says_who_is_left_out(lab: Lab) -> None:
         done = lab.run([*NVRUN, "check", "--hosts", "a,b,c", "--nodes", "2"], cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left out     b: " in done.stdout
+    with faults.drop(lab, "a", "1024-65535", way="in"):
+        done = lab.run([*NVRUN, "check", "--hosts", "a,b,c", "--nodes", "2", "--check", "quick"], cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left out     a: c cannot reach a at " in done.stdout
+    assert "left out     b: " not in done.stdout
