@@ -226,7 +226,7 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
     for variable in environ:
         if variable.startswith("NVRUN_") and variable not in known and variable not in _OTHERS:
             name = variable[6:].lower()
-            meant = nearest(name, [setting.name for setting in SETTINGS])
+            meant = _meant(name)
             theirs = TORCHRUN.get(name)
             if theirs:
                 yield f"{variable} is ignored: a flag of torchrun; give {theirs.spelling} or {theirs.variable}"
@@ -241,7 +241,7 @@ def _from_file(file: ConfigText, takes: Collection[str] | None) -> Iterator[_Giv
         place = f"{file.path}:{entry.line}"
         key = entry.key.replace("_", "-")
         setting = BY_NAME.get(key) or _in_the_plural(key)
-        if takes is not None and (setting is None or setting.name not in takes):
+        if takes is not None and (setting.name if setting else _meant(key)) not in takes:
             continue
         if setting is None:
             raise UsageError(f"{place}: {entry.key}: {_no_such_key(entry.key)}")
@@ -272,13 +272,16 @@ def _texts(value: str | list[str] | dict[str, str], setting: Setting, where: str
     return value
 
 
+def _meant(key: str) -> str | None:
+    return nearest(key, [setting.name for setting in SETTINGS])
+
+
 def _no_such_key(key: str) -> str:
     flag = TORCHRUN.get(key.replace("-", "_"))
     if flag:
         also = f" or as {flag.variable}" if flag.variable else ""
         return f"a flag of torchrun: give it on the command line{also}"
-    near = nearest(key, [setting.name for setting in SETTINGS])
-    if near:
+    if near := _meant(key):
         return f"no such setting; did you mean {near}?"
     theirs = nearest(key.replace("-", "_"), list(TORCHRUN))
     return "no such setting" + (f"; {TORCHRUN[theirs].spelling} is a flag of torchrun" if theirs else "")

@@ -63,6 +63,11 @@ def test_a_mistake_in_what_a_command_does_not_take_is_not_its_matter(command: st
     assert found.options.hosts == ("a,b" if "hosts" in takes else None)
 
 
+def test_a_misspelt_name_of_what_a_command_takes_is_its_matter() -> None:
+    with pytest.raises(UsageError, match=r"nvrun\.yaml:1: hostss: no such setting; did you mean hosts\?"):
+        parse([], {}, [ConfigText("nvrun.yaml", "hostss: a,b\n")], command=COMMANDS["clean"])
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_file_that_cannot_be_read_stops_only_what_would_be_about_something_else_without_it(command: str) -> None:
     if command not in NEEDS_NO_FILE:
