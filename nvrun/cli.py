@@ -237,8 +237,8 @@ def run_job(
                 _write_plan(decided, facts, folder)
                 if decided.exit_code or not announced:
                     writer.say("\n".join([*plan_lines(decided.plan, str(folder.path)), *decided.lines]))
-                launch.go(plan, facts, decided)
                 hooked.plan, hooked.facts = decided.plan, facts
+                launch.go(plan, facts, decided)
             launch.observe()
             if nodes:
                 nodes.tell(launch.result(started))
