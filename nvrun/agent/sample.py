@@ -25,12 +25,18 @@ class Sampler:
     """The supervisor's end: started with the ranks, told of each, ended after them."""
 
     def __init__(self, loop: Loop, folder: str, request: Dict[str, Any]) -> None:
-        """`request`: `every` (seconds), `run`, `host`, and `textfile`, a folder for Prometheus text, or None."""
+        """`request`: `every` (seconds), `run`, `host`, and `textfile`, a folder for Prometheus text, or None. OSError
+        where no process is to be had."""
         self._loop = loop
         self._then: Optional[Callable[[], None]] = None
         read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(read_end)
+            os.close(self._write_end)
+            raise
         if self.pid == 0:
             _child(read_end, os.path.join(folder, FILE), request)
         os.close(read_end)
