@@ -121,7 +121,6 @@ def sockets(space: Space) -> Surface:
         space,
         {
             (threads, "2"): 3.0 / 6.0,
-            (threads, "8"): 3.0 / 6.3,
             (threads, "1"): 0.8,
             (threads, "4"): 3.0 / 6.0,
             channels: 1.01,
@@ -132,7 +131,6 @@ def sockets(space: Space) -> Surface:
         },
         {
             ((threads, "2"), channels): 6.0 / 17.4,
-            ((threads, "8"), channels): 1.1,
             ((threads, "4"), channels): 0.7,
             ((threads, "2"), (per_thread, "1")): 1.08,
         },
