@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 
 from nvrun.checks import rendezvous
@@ -139,21 +139,28 @@ def ports(
     for edge, seen in tried.items():
         answers = [answer for answer in seen.ports.values() if answer]
         worst = most_telling(answers) if answers else ""
-        edges[edge] = rendezvous.by_subnet(worst, subnets.get(edge[0]), subnets.get(edge[1]))
+        edges[edge] = _answer(worst, subnets.get(edge[0]), subnets.get(edge[1]))
         closed.setdefault(edge[1], set()).update(port for port, answer in seen.ports.items() if answer)
         tested.setdefault(edge[1], set()).update(seen.ports)
     crowded = {source for (source, _), answer in edges.items() if answer == _FULL}
-    # What a crowded host should answer is lost like what it sends.
-    told = {
-        edge: answer
-        for edge, answer in edges.items()
-        if answer != _FULL and not (answer == "ETIMEDOUT" and edge[1] in crowded)
-    }
+    told = {edge: answer for edge, answer in edges.items() if not _for_want_of_room(edge, answer, crowded)}
     where = {host: _where(addresses[host], closed[host], tested[host]) for host in tested}
     ranges = {ephemeral[host] for host in tested if host in ephemeral}
     low, high = min((low for low, _ in ranges), default=0), max((high for _, high in ranges), default=0)
     full = [_no_room(host, edges) for host in sorted(crowded)]
     return [*full, *rendezvous.mesh(told, targets=where, ports=f"{low}-{high}")]
+
+
+def _answer(answer: str, source: str | None, target: str | None) -> str:
+    """An address of another subnet is never in a neighbour table: that it is not there says nothing."""
+    routed = source and target and source != target
+    return rendezvous.by_subnet("ETIMEDOUT" if answer == _FULL and routed else answer, source, target)
+
+
+def _for_want_of_room(edge: Edge, answer: str, crowded: Set[str]) -> bool:
+    """What a crowded host should answer is lost like what it sends; so is what a gateway should take from it."""
+    silent = answer == "ETIMEDOUT" and edge[1] in crowded
+    return answer == _FULL or silent or (answer == "ROUTED" and not crowded.isdisjoint(edge))
 
 
 def _no_room(host: str, edges: Mapping[Edge, str]) -> Finding:

@@ -75,6 +75,21 @@ def test_a_full_neighbour_table_is_its_hosts_and_no_firewall() -> None:
     }
 
 
+def test_a_full_neighbour_table_tells_nothing_of_another_subnet() -> None:
+    """d lies behind a gateway, which a has in its table; b has not even room for that."""
+    subnets = {**dict.fromkeys(HOSTS, "10.0.0.0/24"), "d": "10.0.1.0/24"}
+    failing = {("a", "d"): "NEIGHBOURSFULL"}
+    tried = {(a, b): Tried(ports=dict.fromkeys(PORTS, failing.get((a, b), ""))) for a in HOSTS for b in HOSTS if a != b}
+    assert [each.code for each in connections.ports(tried, ADDRESSES, RANGES, subnets)] == ["no-route"]
+    for edge in (("b", "a"), ("b", "d")):
+        tried[edge] = Tried(ports=dict.fromkeys(PORTS, "NEIGHBOURSFULL"))
+    tried["d", "b"] = Tried(ports=dict.fromkeys(PORTS, "ETIMEDOUT"))
+    found = connections.ports(tried, ADDRESSES, RANGES, subnets)
+    assert [each.code for each in found] == ["neighbour-table-full", "no-route"]
+    assert "no answer from a" in found[0].message
+    assert "a cannot reach d" in found[1].message
+
+
 def test_a_black_hole_is_one_finding_with_its_size() -> None:
     hole = Tried(ports=WELL.ports, push=("STALLED", 1.5), mtu=(1500, 1400, ""))
     tried = around("b", hole)
