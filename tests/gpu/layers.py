@@ -89,8 +89,11 @@ def ratios(rows: dict[tuple[int, int], dict[str, Any]], order: list[list[Any]], 
     before: dict[bool, float] = {}
     pair: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for trial, (which, beside) in enumerate(order):
+        if not trial or which > 1:
+            continue
         row = rows.get((trial, size))
-        if not trial or which > 1 or row is None:
+        if row is None:  # what is there of this pair has no other half
+            pair[beside] = {}
             continue
         rate = figures(row)["beside GB/s" if beside else "GB/s"]
         if which == 0:
