@@ -331,7 +331,9 @@ def test_on_gloo_the_search_keeps_the_default(lab: Lab, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.bench_lab.on_gloo", "100", "--nproc-per-node", "1", "--hosts", "a,b"]
     done = lab.run([*argv, "--run-dir", str(tmp_path / "runs")], cwd=Path(__file__).parents[1], timeout=500)
     assert done.returncode == 0, done.stderr
-    outcome: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
+    outcome = found["outcome"]
+    assert "these ranks use gloo" in found["refused"]
     print(outcome["why"], outcome["trials"])
     assert not any(outcome["config"])
     assert outcome["trials"] > 30

@@ -1,6 +1,6 @@
 """The search of `nvrun tune` where its settings do nothing: `on_gloo.py SECONDS FLAG ...`; its outcome as JSON.
 
-Ranks, jobs and trials are real; only that the ranks meet over gloo is not refused.
+Ranks, jobs and trials are real; only that the ranks meet over gloo is refused at the end only.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import sys
 
 from nvrun import job
 from nvrun.commands.plan import decided
-from nvrun.commands.tune import FEWEST, _progress
+from nvrun.commands.tune import FEWEST, _progress, _with_nccl
 from nvrun.config import parse
-from nvrun.rundir import to_json
+from nvrun.errors import UsageError
+from nvrun.report.document import document
 from nvrun.tune.profile import given
-from nvrun.tune.search import search
-from nvrun.tune.space import space_for
+from nvrun.tune.search import Trial, search
+from nvrun.tune.space import default, space_for
 from nvrun.tune.trials import Trials
 
 
@@ -27,7 +28,12 @@ def main() -> None:
     outcome = search(space, measure, trials=FEWEST, seconds=budget)
     assert measure.setup
     assert measure.setup.backend == "gloo"
-    sys.stdout.write(to_json(outcome).decode())
+    refused = None
+    try:
+        _with_nccl(measure)([Trial(config=default(space))])
+    except UsageError as error:
+        refused = error.message
+    sys.stdout.write(document(outcome=outcome, refused=refused))
 
 
 if __name__ == "__main__":
