@@ -15,12 +15,13 @@ import msgspec
 
 from nvrun import runs
 from nvrun.diagnose import seen
-from nvrun.diagnose.files import Collected, collect
+from nvrun.diagnose.files import collect
 from nvrun.diagnose.judge import culprit, diagnose
 from nvrun.diagnose.page import one_page
 from nvrun.diagnose.scan import Source
 from nvrun.errors import UsageError
-from nvrun.model import Finding, RunResult, Severity, Verdict, first_failure, worst_first
+from nvrun.model import Finding, RankEnd, RunResult, Severity, Verdict, first_failure, worst_first
+from nvrun.request import Request, request_of
 from nvrun.rundir import file_name
 
 AT_ONCE = 256 << 20
@@ -47,36 +48,53 @@ def failure(paths: Sequence[Path]) -> Failure:
     found = collect(paths)
     result = found.result
     facts = {host: known for path in paths for host, known in runs.facts_of(path).items()}
-    own = [*seen.sources(result), *(_unwritten(found, paths))] if result else []
+    request = next(filter(None, map(request_of, paths)), None)
+    stopped = _stopped(result, request)
+    of_nvrun = bool(result or request)
+    ends = () if stopped else found.ends
+    own = [*seen.sources(result), *(_unwritten(ends, paths))] if result else []
     findings = diagnose(
         [*found.sources, *own],
         facts=facts,
-        ends=found.ends,
+        ends=ends,
         dumps=found.dumps,
         matches=seen.matches(result) if result else (),
+        left_out=lambda match: of_nvrun and seen.by_nvrun(match, all_of_it=stopped is not None),
     )
-    findings = [*seen.hangs(result), *seen.without_own_doing(findings, result)] if result else findings
+    findings = [*(seen.hangs(result) if result else ()), *findings]
     findings = findings or [known for path in paths for known in _before_the_launch(path)]
-    first = culprit(findings, found.ends)
+    first = culprit(findings, ends)
     page = one_page(
         findings,
         first=first,
-        earlier=first_failure(found.ends),
+        earlier=first_failure(ends),
         warnings_before=seen.warnings_before(found.sources, first) if first else (),
         changed=seen.changes(result, findings[:1]) if result else (),
         logs=_where(paths),
-        otherwise=_nothing_known(result, paths),
+        stopped=stopped,
+        otherwise=_nothing_known(result, request),
     )
-    return Failure(tuple(findings), page, tuple(found.skipped))
+    return Failure((*([stopped] if stopped else ()), *findings), page, tuple(found.skipped))
 
 
-def _nothing_known(result: RunResult | None, paths: Sequence[Path]) -> str:
+def _stopped(result: RunResult | None, request: Request | None) -> Finding | None:
+    """Who ended a run that did not fail: by its own record, or because its launcher left none and is gone."""
+    if result:
+        return seen.stopped(result, request.slurm_job if request else None)
+    if request and request.launcher and runs.lives(request.launcher) is False:
+        return seen.launcher_killed(request.launcher.host, request.launcher.pid)
+    return None
+
+
+def _nothing_known(result: RunResult | None, request: Request | None) -> str:
     """What there is to say where no log has an error: whether there was one at all."""
-    if result and result.ended_by in ("success", "signal"):
-        how = "ended with success" if result.ended_by == "success" else f"was ended from outside ({result.message})"
-        return f"Nothing failed: {result.run_id} {how}."
-    if not result and any((path / "request.json").is_file() for path in paths):
-        return "No error is in the logs, and the run's end is not recorded: it still runs, or its launcher was killed."
+    if result and result.ended_by == "success":
+        return f"Nothing failed: {result.run_id} ended with success."
+    if not result and request:
+        if request.launcher and runs.lives(request.launcher):
+            return "No error is in the logs, and the run still goes on."
+        where = f" on {request.launcher.host}" if request.launcher else ""
+        return f"No error is in the logs, and no end is recorded: it still runs{where}, or its launcher was killed."
     return "No known cause was found in the logs."
 
 
@@ -90,9 +108,9 @@ def at_the_end(folder: Path) -> str | None:
         return None
 
 
-def _unwritten(found: Collected, paths: Sequence[Path]) -> Iterator[Source]:
+def _unwritten(ends: Sequence[RankEnd], paths: Sequence[Path]) -> Iterator[Source]:
     """Last words of ranks that failed, where their files do not have them."""
-    for end in found.ends:
+    for end in ends:
         if end.code and end.tail and not any(_has(path, end.host, end.rank, end.tail[-1]) for path in paths):
             yield seen.last_words(end)
 

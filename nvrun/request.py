@@ -1,17 +1,20 @@
-"""What was asked for, as request.json of the run's folder has it: enough to type it again. Pure."""
+"""What was asked for and by whom, as request.json of the run's folder has it: enough to type it again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from nvrun import __version__
+from nvrun import __version__, records
 from nvrun.fleet.routes import Kind
 from nvrun.job import Job
 from nvrun.model import Frozen, Host
 from nvrun.options import SETTINGS, Options
+from nvrun.runs import Process, this_process, written
 
 
 class Request(Frozen, frozen=True, kw_only=True):
@@ -32,6 +35,8 @@ class Request(Frozen, frozen=True, kw_only=True):
     """torchrun's settings that somebody set, then the program with its arguments."""
     options: Mapping[str, Any] = {}
     """nvrun's own settings that were not left at their defaults; null stands for `never`."""
+    launcher: Process | None = None
+    slurm_job: int | None = None
 
 
 def request(job: Job, started: float) -> Request:
@@ -49,4 +54,11 @@ def request(job: Job, started: float) -> Request:
         cwd=job.cwd,
         torchrun=tuple(job.args.to_argv()),
         options=msgspec.to_builtins(given),
+        launcher=this_process(),
+        slurm_job=job.detected.job_id,
     )
+
+
+def request_of(path: Path) -> Request | None:
+    """What the run in this folder was asked for; None where there is no such record. UsageError for a broken one."""
+    return written(path / "request.json", partial(records.from_json, kind=Request))

@@ -194,20 +194,20 @@ def paths_of(words: Sequence[str], environ: Mapping[str, str]) -> list[Path]:
 
 def facts_of(path: Path) -> Mapping[str, HostFacts]:
     """Host -> its facts as the run in this folder read them; empty where there are none."""
-    return {each.host: each for each in _written(path / "facts.json", from_json) or ()}
+    return {each.host: each for each in written(path / "facts.json", from_json) or ()}
 
 
 def plan_of(path: Path) -> Plan | None:
     """The plan of the run in this folder; None where there is none."""
-    return _written(path / "plan.json", partial(records.from_json, kind=Plan))
+    return written(path / "plan.json", partial(records.from_json, kind=Plan))
 
 
 def result_of(path: Path) -> RunResult | None:
     """How the run in this folder ended; None where it has not, or nobody was left to write it."""
-    return _written(path / "result.json", partial(records.from_json, kind=RunResult))
+    return written(path / "result.json", partial(records.from_json, kind=RunResult))
 
 
-def _written(path: Path, read: Callable[[bytes], _T]) -> _T | None:
+def written(path: Path, read: Callable[[bytes], _T]) -> _T | None:
     """What a run wrote there; None where there is no such file. UsageError where it cannot be read."""
     try:
         return read(path.read_bytes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nvrun.diagnose.ends import MEMORY, decode, decode_end
@@ -24,18 +24,21 @@ def diagnose(
     ends: tuple[RankEnd, ...] = (),
     dumps: Iterable[Dump] = (),
     matches: Iterable[Match] = (),
+    left_out: Callable[[Match], bool] = lambda match: False,
 ) -> list[Finding]:
     """Findings in the order in which they should be read: causes, symptoms, waits that ended, consequences, notes.
 
     `facts` corrects the clocks of the hosts (host name -> facts). `ends` are the ends of ranks in the order in which
     they happened; what the first failing rank itself says is told before what other ranks say. `dumps` are those of the
-    flight recorder (`flight.read_dump`); `matches` what nvrun itself saw (`seen.matches`).
+    flight recorder (`flight.read_dump`); `matches` what nvrun itself saw (`seen.matches`);
+    `left_out` says which lines of logs are no news (`seen.by_nvrun`).
     """
     first = first_failure(ends)
     groups: dict[tuple[object, ...], _Group] = {}
     for source in sources:
         for match in scan(source):
-            _add(groups, match, facts or {})
+            if not left_out(match):
+                _add(groups, match, facts or {})
     for match in (*odd_collectives(dumps), *matches):
         _add(groups, match, {})
     if first is not None:

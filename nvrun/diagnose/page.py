@@ -27,14 +27,15 @@ def one_page(
     warnings_before: Sequence[str] = (),
     changed: Sequence[str] = (),
     logs: str = "",
+    stopped: Finding | None = None,
     otherwise: str = "No known cause was found in the logs.",
 ) -> str:
     """The failure on one page.
 
     `findings` as `diagnose` orders them. `first`: the rank that failed first by cause, `earlier`: the first by time,
     which may have ended in consequence. `warnings_before`: NCCL's warnings before that, `changed`: what changed on the
-    hosts since the preflight, `logs`: where all logs lie, `otherwise`: what there is to say without a
-    finding. All is shown without terminal escapes.
+    hosts since the preflight, `logs`: where all logs lie, `stopped`: who ended a run that did not fail, `otherwise`:
+    what there is to say without a finding. All is shown without terminal escapes.
     """
     page: list[str] = []
     if first is not None:
@@ -44,15 +45,19 @@ def one_page(
         page += _wrapped(_ended(first), 2)
         if earlier is not None and earlier.rank != first.rank:
             page.append(f"  rank {earlier.rank} on {earlier.host} was gone sooner, in consequence")
-    if not findings:
+    if stopped is not None:
+        page += _wrapped(f"{stopped.message[:1].upper()}{stopped.message[1:]}", 3, indent="")
+        page += _wrapped(stopped.remedy, 2)
+    elif not findings:
         page += _wrapped(otherwise, 2, indent="")
-    else:
-        page.extend(_cause(findings[0]))
+    if findings:
+        page.extend(_cause(findings[0], "In its logs" if stopped else ""))
     if first is not None and first.tail and not any(clean(first.tail[-1]).strip() in line for line in page):
         page.extend(_block("Its last words", list(first.tail[-LAST_WORDS:]), LAST_WORDS))
     page.extend(_block("NCCL warned before", list(warnings_before), 4))
     page.extend(_block("Changed since the preflight", list(changed), 4))
-    page.extend(_block("Also seen", [_short(finding) for finding in findings[1:] if not _says(finding, first)], 5))
+    others = [finding for finding in findings[1:] if finding.code != "taken-down" and not _says(finding, first)]
+    page.extend(_block("Also seen", [_short(finding) for finding in others], 5))
     if logs:
         page.append(f"Logs: {logs}")
     return "\n".join(clean(line)[:WIDTH] for line in page[:LINES])
@@ -70,9 +75,9 @@ def _ended(end: RankEnd) -> str:
     return f"{ending.text}: {ending.meaning}"
 
 
-def _cause(finding: Finding) -> list[str]:
+def _cause(finding: Finding, heading: str = "") -> list[str]:
     where = " ".join(part for part in (f"on {finding.host}" if finding.host else "", finding.subject) if part)
-    heading = "Cause" if finding.severity >= Severity.ERROR else "Note"
+    heading = heading or ("Cause" if finding.severity >= Severity.ERROR else "Note")
     certainty = "" if finding.confidence is None else f" ({_certain(finding.confidence)}, {finding.confidence:.0%})"
     lines = [f"{heading}{certainty}{': ' + where if where else ''}"]
     lines += _wrapped(finding.message, 4)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import signal
+from collections.abc import Iterable, Iterator
 
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.scan import Match, Source
@@ -10,6 +11,7 @@ from nvrun.hang.judge import HANGS
 from nvrun.model import Finding, RankEnd, RunResult, Severity
 from nvrun.nccl.log_line import clean, cut_lines, read_record, text
 
+STOPPED = "run-stopped"
 WARNINGS = 4
 _ENDS = {"host-lost": Stage.HARDWARE, "torchrun-killed": Stage.HOST, "torchrun-failed": Stage.SYMPTOM}
 """What the launcher found as the job ended, and not by a look at the hosts -> how near to a root it is."""
@@ -63,10 +65,46 @@ def last_words(end: RankEnd) -> Source:
     return Source(f"rank {end.rank}'s last words", end.tail, host=end.host, rank=end.rank)
 
 
-def without_own_doing(findings: Sequence[Finding], result: RunResult) -> list[Finding]:
-    """torchrun was told to end by nvrun itself, after the failure."""
-    own = () if result.ended_by == "signal" else ("ended-from-outside",)
-    return [finding for finding in findings if finding.code not in own]
+def stopped(result: RunResult, slurm_job: int | None = None) -> Finding | None:
+    """Who ended a run that did not fail, as its own record has it; None where nobody did."""
+    if result.ended_by != "signal":
+        return None
+    number = result.exit_code - 128
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    agent_of, agent, _ = result.message.partition(": the agent was told to end")
+    how = f"{name} to nvrun" + (f"'s agent on {agent_of}" if agent else "")
+    if not agent and result.message not in ("", f"ended by {name}"):  # another node of the step had the signal
+        how = f"{name}, {result.message}"
+    if number == signal.SIGINT:
+        return _stopped(f"it was ended by Ctrl-C ({how})")
+    if number == signal.SIGHUP:
+        return _stopped(f"it was ended because its terminal or session was closed ({how})", "Use tmux or nohup")
+    if slurm_job is None:
+        return _stopped(f"it was ended by {how}: a person, a service manager or a scheduler")
+    return _stopped(
+        f"it was ended by {how}: scancel of job {slurm_job}, a time limit, or a person",
+        f"sacct -j {slurm_job} and scontrol show job {slurm_job} say which",
+    )
+
+
+def launcher_killed(host: str, pid: int) -> Finding:
+    """The launcher is gone, and has not written how the run ended."""
+    return _stopped(
+        f"its launcher was killed (process {pid} on {host}), and its ranks were ended with it: kill -9, the kernel for "
+        "want of memory, or a scheduler whose grace was over"
+    )
+
+
+def _stopped(message: str, remedy: str = "") -> Finding:
+    return Finding(code=STOPPED, severity=Severity.INFO, message=message, remedy=remedy)
+
+
+def by_nvrun(match: Match, *, all_of_it: bool) -> bool:
+    """Whether a log tells no more than that nvrun ended torchrun and ranks, as it does after every failure: then that
+    is neither a cause nor an error. `all_of_it`: the run was ended from outside, so all ends are of that kind."""
+    if all_of_it:
+        return match.stage in (Stage.SYMPTOM, Stage.CONSEQUENCE)
+    return match.code in ("ended-from-outside", "taken-down")
 
 
 def changes(result: RunResult, told: Iterable[Finding]) -> list[str]:

@@ -16,6 +16,7 @@ from importlib import resources
 import msgspec
 
 from nvrun import __version__
+from nvrun.diagnose.seen import STOPPED
 from nvrun.hosts.nodeset import fold
 from nvrun.mask import masked
 from nvrun.model import Finding, Severity, worst_first
@@ -109,6 +110,9 @@ def _head(run: Recorded, links: Sequence[tuple[str, str]]) -> Markup:
 def verdict(run: Recorded) -> tuple[str, str]:
     """`succeeded`, `failed`, `stopped` or `unfinished`; and what happened, in words."""
     result = run.result
+    stopped = next((finding.message for finding in run.diagnosis if finding.code == STOPPED), "")
+    if stopped:
+        return "stopped", stopped + (f" (exit code {result.exit_code})" if result else "")
     if result is None:
         return "unfinished", "no result was written: it still runs, or its launcher was killed"
     if result.ended_by == "success":

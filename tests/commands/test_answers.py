@@ -15,7 +15,12 @@ from nvrun import facts, runs
 from nvrun.cli import command_of, main
 from nvrun.commands import bench
 from nvrun.diagnose.scan import RULES
+from nvrun.job import Job
+from nvrun.mode import Mode
 from nvrun.model import EndedBy, Finding, Host, RunResult, Severity, Verdict
+from nvrun.options import Options
+from nvrun.request import request
+from nvrun.torchrun import TorchrunArgs
 
 FACTS = Path(__file__).parents[1] / "data/facts"
 MATRIX = """\
@@ -388,10 +393,26 @@ def test_a_run_that_never_began_is_diagnosed_by_what_stopped_it(ask: Asked, tmp_
     assert "a warning" not in out
     code, out, _ = ask("diagnose", "./r3")
     assert (code, out.splitlines()[0]) == (0, "Nothing failed: r3 ended with success.")
-    (tmp_path / "r4").mkdir()
-    (tmp_path / "r4" / "request.json").write_text("{}")
-    code, out, _ = ask("diagnose", "./r4")
-    assert (code, "it still runs, or its launcher was killed" in out) == (0, True)
+
+
+def test_of_a_run_without_an_end_its_launcher_tells(ask: Asked, tmp_path: Path) -> None:
+    here = request(Job(mode=Mode(kind="node", why=""), hosts=(), hosts_from="", kinds=(), args=TorchrunArgs(),
+                       options=Options(), cwd="/", lost_after=60.0), 0.0)  # fmt: skip
+    assert here.launcher
+    dead, elsewhere = replace(here.launcher, start=1), replace(here.launcher, host="n9", kernel="another")
+    torchrun = tmp_path / "r4" / "logs" / "a" / "torchrun.err"
+    torchrun.parent.mkdir(parents=True)
+    for launcher, begins in (
+        (here.launcher, "No error is in the logs, and the run still goes on."),
+        (elsewhere, "No error is in the logs, and no end is recorded: it still runs on n9, or its launcher"),
+        (None, "No error is in the logs, and no end is recorded: it still runs, or its launcher"),
+        (dead, "Its launcher was killed (process"),
+    ):
+        torchrun.write_text("Sending process 7 closing signal SIGTERM\nx.SignalException: Process 6 got signal: 15\n")
+        (tmp_path / "r4" / "request.json").write_bytes(msgspec.json.encode(replace(here, launcher=launcher)))
+        code, out, _ = ask("diagnose", "./r4")
+        assert (code, out.startswith(begins)) == (0, True), out
+        assert "Cause" not in out
 
 
 def test_recorded_facts_are_shown_in_short(ask: Asked) -> None:

@@ -147,3 +147,59 @@ def test_a_lost_host_and_words_that_the_disk_did_not_take(tmp_path: Path) -> Non
         assert len(found) == count
         assert found[0].observed.startswith("1 line")
     assert json.loads((tmp_path / "result.json").read_bytes())["ended_by"] == "rank"
+
+
+@pytest.mark.parametrize(
+    ("number", "message", "job", "begins"),
+    [
+        (2, "ended by SIGINT", None, "It was ended by Ctrl-C (SIGINT to nvrun)"),
+        (
+            15,
+            "ended by SIGTERM",
+            812,
+            "It was ended by SIGTERM to nvrun: scancel of job 812, a time limit, or a person",
+        ),
+        (15, "ended by SIGTERM", None, "It was ended by SIGTERM to nvrun: a person"),
+        (1, "ended by SIGHUP", None, "It was ended because its terminal or session was closed (SIGHUP to nvrun)"),
+        (15, "b: the agent was told to end (SIGTERM)", 812, "It was ended by SIGTERM to nvrun's agent on b: scancel"),
+        (
+            15,
+            "ended on n2: ended by SIGTERM",
+            812,
+            "It was ended by SIGTERM, ended on n2: ended by SIGTERM: scancel of",
+        ),
+    ],
+)
+def test_how_a_stopped_run_ended_is_what_its_record_says(
+    tmp_path: Path, number: int, message: str, job: int | None, begins: str
+) -> None:
+    """torchrun and ranks were told to end by nvrun: no log line of that is a cause, an error, or also seen."""
+    told = RankEnd(rank=0, host="a", local_rank=0, pid=1, code=-15, at=1.0)  # by Slurm, before nvrun could
+    stopped = result(told, ended_by="signal", exit_code=128 + number, message=message)
+    (tmp_path / "result.json").write_bytes(msgspec.json.encode(stopped))
+    hosts = {"hosts": [], "kinds": [], "hosts_from": "", "mode": "", "cwd": "/", "torchrun": [], "nvrun": "0"}
+    (tmp_path / "request.json").write_text(json.dumps({**hosts, "started": 0.0, "slurm_job": job}))
+    logs = tmp_path / "logs" / "a"
+    logs.mkdir(parents=True)
+    (logs / "torchrun.err").write_text("x.SignalException: Process 9 got signal: 23\nclosing signal SIGTERM\n")
+    (logs / "rank0.err").write_text("RuntimeError: Connection closed by peer [10.0.0.2]:1\nKilled\n")
+    found = failure([tmp_path])
+    assert (found.page.startswith(begins), found.is_error) == (True, False), found.page
+    assert [finding.code for finding in found.findings] == ["run-stopped"]
+    (logs / "rank1.err").write_text("nvrun: x\nOSError: [Errno 28] No space left on device\n")
+    found = failure([tmp_path])
+    assert [finding.code for finding in found.findings] == ["run-stopped", "disk-full"]
+    assert found.page.index(begins) < found.page.index("In its logs") < found.page.index("A disk is full")
+
+
+@pytest.mark.parametrize("ended_by", ["rank", "hang", "lost", "torchrun"])
+def test_what_nvrun_did_after_a_failure_is_not_told(tmp_path: Path, ended_by: str) -> None:
+    (tmp_path / "result.json").write_bytes(msgspec.json.encode(result(KILLED, ended_by=ended_by)))
+    lines = ["x.SignalException: Process 9 got signal: 15", "Sending process 40 closing signal SIGTERM"]
+    (tmp_path / "torchrun.err").write_text("\n".join(lines))
+    found = failure([tmp_path])
+    assert {finding.code for finding in found.findings} == {"rank-killed"}
+    assert "Also seen" not in found.page
+    foreign = failure([tmp_path / "torchrun.err"])
+    assert foreign.findings[0].code == "ended-from-outside", "of another launcher it is the best there is"
+    assert "Also seen" not in foreign.page, "that ranks are ended is what every failing job has"

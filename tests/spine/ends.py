@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tests.lab import faults, slurm
 from tests.lab.lab import Lab, why_not
-from tests.spine.jobs import Job, Watched, Way, job, result, signal_group
+from tests.spine.jobs import NVRUN, Job, Watched, Way, job, result, signal_group
 
 
 class End(NamedTuple):
@@ -40,6 +40,8 @@ class End(NamedTuple):
     """Seconds that the ranks of host b must live on."""
     also: Callable[[Job], object] | None = None
     """Looks at what only this end leaves; raises AssertionError."""
+    looked_back: str = ""
+    """How what `nvrun diagnose` says begins, as a pattern, for a run that did not fail: it has no cause then."""
 
 
 class Outcome(NamedTuple):
@@ -49,6 +51,7 @@ class Outcome(NamedTuple):
     code: int
     stderr: str
     result: dict[str, Any] | None
+    looked_back: str
 
 
 def kill(host: str, name: str, number: int = signal.SIGKILL) -> Callable[[Job], None]:
@@ -114,6 +117,7 @@ def cut_for_good(job: Job) -> None:
 
 
 FAILED = ("rank 3 on b (local rank 1)", "ValueError: this rank fails on purpose")
+KILLED, CTRL_C = "Its launcher was killed", r"It was ended by Ctrl-C \(SIGINT to nvrun\)"
 ENDS = (
     End("a rank exits with 37", Job.go, 37, "rank", 5.0, (*FAILED, "exited with 37"),
         actions=("daemon", "wait", "fail:3:37", "sleep")),
@@ -125,21 +129,24 @@ ENDS = (
     End("kill -9 of the supervisor", kill("b", "supervisor"), 69, "lost", 5.0, ("lost b",)),
     End("kill -9 of the keeper", kill("b", "keeper"), 69, "lost", 5.0, ("lost b",)),
     End("kill -9 of the connection's sshd", kill_sshd, 69, "lost", 5.0, ("lost b",)),
-    End("kill -9 of nvrun", kill_nvrun, None, None, 5.0),
-    End("same, all ranks ignore SIGTERM", kill_nvrun, None, None, 5.0, actions=("deaf", "daemon", "sleep")),
-    End("Ctrl-C", ctrl_c, 130, "signal", 5.0, ("ended by SIGINT",)),
+    End("kill -9 of nvrun", kill_nvrun, None, None, 5.0, looked_back=KILLED),
+    End("same, all ranks ignore SIGTERM", kill_nvrun, None, None, 5.0, actions=("deaf", "daemon", "sleep"),
+        looked_back=KILLED),
+    End("Ctrl-C", ctrl_c, 130, "signal", 5.0, ("ended by SIGINT",), looked_back=CTRL_C),
     End("Ctrl-C twice, all ranks ignore SIGTERM", ctrl_c_twice, 130, "signal", 5.0, ("SIGINT again: now",),
-        actions=("deaf", "daemon", "sleep")),
+        actions=("deaf", "daemon", "sleep"), looked_back=CTRL_C),
     End("SIGTERM, the checkpoint takes 8 s", terminate, 143, "signal", 13.0, ("ended by SIGTERM",),
-        actions=("checkpoint:8", "daemon", "sleep"), not_before=8.0, also=saved),
+        actions=("checkpoint:8", "daemon", "sleep"), not_before=8.0, also=saved,
+        looked_back="It was ended by SIGTERM to nvrun: a person"),
     End("b's cable is cut, --lost-after 10", cut_for_good, 69, "lost", 15.0, ("lost b: nothing heard for",),
         flags=("--lost-after", "10"), not_before=7.9),
-    End("kill -9 of nvrun", kill_nvrun, None, None, 5.0, way="rsh"),
+    End("kill -9 of nvrun", kill_nvrun, None, None, 5.0, way="rsh", looked_back=KILLED),
     End("a rank exits with 37", Job.go, 37, "rank", 5.0, (*FAILED, "exited with 37"), way="srun",
         actions=("daemon", "wait", "fail:3:37", "sleep")),
-    End("kill -9 of nvrun", kill_nvrun, None, None, 5.0, way="srun"),
+    End("kill -9 of nvrun", kill_nvrun, None, None, 5.0, way="srun", looked_back=KILLED),
     End("kill -9 of srun", kill_srun, 69, "lost", 5.0, ("lost a",), way="srun"),
-    End("scancel of the batch job", cancel, None, "signal", 5.0, way="sbatch"),
+    End("scancel of the batch job", cancel, None, "signal", 5.0, way="sbatch",
+        looked_back=r"It was ended by SIGTERM to nvrun.*: scancel of job \d+, a time limit"),
 )  # fmt: skip
 
 
@@ -161,7 +168,9 @@ def suffer(lab: Lab, place: Path, end: End) -> Outcome:
     assert ranks >= end.not_before, f"the ranks of b lived for {ranks:.1f} s only"
     assert end.code in (None, code), f"nvrun ended with {code}: {stderr}"
     told = result(place) if end.ended_by else None
-    return Outcome(watched, code, stderr, told)
+    looked_back = lab.run([*NVRUN, "diagnose", place / "runs" / "latest"]) if end.looked_back else None
+    assert looked_back is None or looked_back.returncode == 0, looked_back.stdout + looked_back.stderr
+    return Outcome(watched, code, stderr, told, looked_back.stdout if looked_back else "")
 
 
 def row(end: End, outcome: Outcome) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ def test_nothing_is_left(end: End, place: Path, request: pytest.FixtureRequest) 
     outcome = suffer(lab, place, end)
     for words in end.words:
         assert words in outcome.stderr
+    assert re.match(end.looked_back, outcome.looked_back), outcome.looked_back
+    assert "Cause" not in outcome.looked_back
     if outcome.result is not None:
         assert outcome.result["ended_by"] == end.ended_by
         assert end.code in (None, outcome.result["exit_code"])
