@@ -46,10 +46,14 @@ def ask(calls: Mapping[str, Call]) -> dict[str, Answer]:
     for name, call in calls.items():
         children.setdefault(call.child or f"{name} alone", {})[name] = call
     running = {}
-    for own in children.values():
-        pid, pipe = _fork(own)
-        running[pipe] = (tuple(own), pid, next(iter(own.values())).deadline)
     answers: dict[str, Answer] = {}
+    for own in children.values():
+        try:
+            pid, pipe = _fork(own)
+        except OSError as error:  # no process or no descriptor left: what the others read says why
+            answers |= dict.fromkeys(own, Answer(None, reason(error), 0.0))
+            continue
+        running[pipe] = (tuple(own), pid, next(iter(own.values())).deadline)
     received: dict[int, list[bytes]] = {pipe: [] for pipe in running}
     poll = select.poll()
     for pipe in running:
@@ -88,7 +92,12 @@ def reason(error: BaseException) -> str:
 def _fork(calls: Mapping[str, Call]) -> tuple[int, int]:
     read, write = os.pipe()
     parent = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(read)
+        os.close(write)
+        raise
     if pid:
         os.close(write)
         return pid, read
@@ -120,11 +129,13 @@ def _leave_parent(write: int, deadline: float) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(int(deadline) + 2)  # also ends it where its parent hangs
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
     os.closerange(3, write)
     os.closerange(write + 1, 4096 if write < 4096 else write + 4096)
+    null = os.open(os.devnull, os.O_RDWR)  # only now: there may have been none left
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    if null > 2:
+        os.close(null)
 
 
 def _answers(names: tuple[str, ...], received: list[bytes], otherwise: Answer) -> dict[str, Answer]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -81,6 +83,22 @@ def test_calls_run_side_by_side() -> None:
     started = time.monotonic()
     ask({str(number): Call(lambda: time.sleep(0.4), 5) for number in range(10)})
     assert time.monotonic() - started < 2
+
+
+def test_where_descriptors_are_short_some_are_read_and_the_others_say_why() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = {path.name for path in Path("/proc/self/fd").iterdir()}
+    free = [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
+    for fd in free:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], limits[1]))
+    try:
+        answers = ask({str(number): Call(partial(int, number), 5) for number in range(4)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [answer.value for answer in answers.values() if answer.error is None] == [0, 1]
+    assert {answer.error for answer in answers.values()} == {None, "Too many open files"}
+    assert {path.name for path in Path("/proc/self/fd").iterdir()} == before
 
 
 def test_a_child_that_can_be_killed_leaves_no_zombie() -> None:
