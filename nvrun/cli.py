@@ -52,6 +52,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
             print(command_page(command) if command else page(invocation.help), end="")
             return 0
+        if command is None or COMMANDS[command].words is None:
+            from nvrun.slips import check_words
+
+            check_words(invocation, tuple(COMMANDS))
         if command:
             _tell(invocation.notices)
             said = importlib.import_module(f"nvrun.commands.{command}").run(invocation, environ)
@@ -123,6 +127,8 @@ def command_of(argv: Sequence[str]) -> tuple[str | None, Sequence[str]]:
     if argv and argv[0].isalpha() and not Path(argv[0]).exists():
         from nvrun.torchrun import nearest
 
+        if argv[0] == "help":
+            raise UsageError("help is no command: nvrun --help, nvrun COMMAND --help")
         if near := nearest(argv[0], COMMANDS):
             raise UsageError(
                 f"{argv[0]} is no command, and there is no such file here; did you mean {near}?",
@@ -134,10 +140,11 @@ def command_of(argv: Sequence[str]) -> tuple[str | None, Sequence[str]]:
 def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     """Runs the user's program; its exit code. Spares stand in for hosts that fail before it has begun, and while it
     runs as often as --node-restarts allows."""
-    from nvrun import job, replacement, requeue, rundir
+    from nvrun import job, replacement, requeue, rundir, slips
     from nvrun.fleet.signals import signals_noted
 
     the_job = job.read(invocation, environ)
+    slips.check_script(the_job)
     for notice in replacement.check(the_job):
         print(f"nvrun: {notice}", file=sys.stderr)
     folder = new_folder(the_job, environ)

@@ -169,8 +169,10 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         kinds = routes.choose(hosts, options.fleet, options.rsh, in_slurm=in_slurm)
         spare_kinds = routes.choose(spares, options.fleet, options.rsh, in_slurm=in_slurm)
         if args.is_set("nnodes") and not args.nnodes[0] <= len(hosts) <= args.nnodes[1]:
+            least, most = args.nnodes
             raise UsageError(
-                f"{args.origin['nnodes']}: {args.nnodes[0]}:{args.nnodes[1]} nodes, but {source} has {len(hosts)} hosts"
+                f"{args.origin['nnodes']}: {least}:{most} nodes, but {source} has {len(hosts)} hosts",
+                hint=f"--nodes {most} uses {most} of them, the rest are spares" if len(hosts) > most else "",
             )
     variables = list(_variables(invocation, environ))
     folders = preset_folders(environ, options.preset_path)
@@ -217,6 +219,8 @@ def preset_folders(environ: Mapping[str, str], paths: Collection[str] = ()) -> l
 def _table(bind: str | None) -> Mapping[int, Row] | None:
     if bind is None or bind in get_args(Mode):
         return None
+    if "/" not in bind and not Path(bind).exists():
+        raise UsageError(f"--bind: expected one of {', '.join(get_args(Mode))}, or a file, got {bind!r}")
     return read_table(read_text(bind, "--bind"), bind)
 
 

@@ -143,7 +143,13 @@ def _short_flags(token: str, own: Mapping[str, bool]) -> list[tuple[Flag, str | 
     return found
 
 
+_LAUNCHS = ("--use-env", "--use_env")
+"""Of torch.distributed.launch, which torchrun took the place of."""
+
+
 def _unknown(name: str, own: Mapping[str, bool]) -> UsageError:
+    if name in _LAUNCHS:
+        return UsageError(f"{name} is a flag of torch.distributed.launch: leave it out, ranks read LOCAL_RANK")
     near = nearest(name, [*own, *(flag.spelling for flag in FLAGS)])
     shown = name if name.isprintable() else repr(name)
     return UsageError(
