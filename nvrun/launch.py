@@ -18,7 +18,7 @@ from nvrun.fleet.crew import MUTE_AFTER, SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.inspection import Inspection
 from nvrun.job import Job
-from nvrun.meanings import MEANINGS, means
+from nvrun.meanings import MEANINGS, means, there
 from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity, first_failure
 from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
@@ -256,7 +256,7 @@ class Launch:
     def _losses(self) -> Iterable[Finding]:
         for name, why in self._lost.items():
             message = f"{name} was lost {'before' if self.plan is None else 'while'} its ranks ran: {why}"
-            remedy = MEANINGS[HOST_LOST].remedy
+            remedy = there(MEANINGS[HOST_LOST].remedy, name)
             yield Finding(code=HOST_LOST, severity=Severity.ERROR, message=message, host=name, remedy=remedy,
                           confidence=0.9)  # fmt: skip
 

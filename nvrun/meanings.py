@@ -5,6 +5,8 @@ The checks' own are declared with them (nvrun/checks/code.py), those of logs are
 
 from __future__ import annotations
 
+import re
+
 from nvrun.model import Frozen
 
 
@@ -25,6 +27,11 @@ class Meaning(Frozen, frozen=True, kw_only=True):
 
 MEANINGS: dict[str, Meaning] = {}
 """All that were declared; complete once the modules that find them are imported."""
+
+
+def there(remedy: str, host: str) -> str:
+    """A remedy for this host: what stands for a host in it is named."""
+    return re.sub(r"\bHOST\b", lambda _: host, remedy)
 
 
 def means(code: str, summary: str, *, read: str, why: str, remedy: str, source: str) -> str:

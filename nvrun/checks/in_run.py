@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from nvrun.checks.code import ERROR, INFO, WARNING, Code, declare
+from nvrun.meanings import there
 from nvrun.model import Finding
 from nvrun.monitor import GpuKnown, GpuRead, HostSamples, Sample
 
@@ -173,6 +174,7 @@ def _slow(gpu: _Gpu, peers: Sequence[_Gpu]) -> Iterator[Finding]:
             subject=gpu.label,
             observed=f"{mine:.0f} MHz",
             expected=f"about {others:.0f} MHz",
+            remedy=there(SLOW.remedy, gpu.host),
         )
 
 

@@ -98,9 +98,16 @@ def decode(status: int) -> Ending:
 
 
 def decode_end(end: RankEnd) -> Ending:
-    """What the end of a rank means, with what the kernel counted meanwhile: SIGKILL by itself does not say who sent
-    it."""
+    """What the end of a rank means, with what it last wrote to stderr, and what the kernel counted meanwhile: SIGKILL
+    by itself does not say who sent it."""
     ending = decode(end.code or 0)
+    if ending.code == "script-failed" and not end.tail:
+        return ending._replace(
+            meaning="it ended itself with that code, and wrote nothing to stderr",
+            remedy=f"Look where the program ends with {end.code} (sys.exit, os._exit, exit in a library); its stdout "
+            "may say more",
+            confidence=0.9,
+        )
     if end.oom is None or ending.code != "rank-killed":
         return ending
     if end.oom.kills == 0:

@@ -50,6 +50,7 @@ def diagnose(
         if (memory := _oom_match(first)) is not None:
             _add(groups, memory, {})
     _explain_exits(groups.values())
+    _name_interpreters(groups.values(), facts or {})
     ordered = sorted(groups.values(), key=lambda group: _order(group, first))
     return [_finding(group) for group in ordered]
 
@@ -60,6 +61,23 @@ def _explain_exits(groups: Iterable[_Group]) -> None:
     for group in groups:
         if group.match.code == "script-failed" and any(not other.ranks or other.ranks & group.ranks for other in told):
             group.match = replace(group.match, stage=Stage.CONSEQUENCE)
+
+
+def _name_interpreters(groups: Iterable[_Group], facts: Mapping[str, HostFacts]) -> None:
+    """A module is missing for one interpreter: which that is, and whether other hosts run another."""
+    software = {host: known.software for host, known in facts.items() if known.software}
+    ran = {host: f"{each.executable} (Python {each.python})" for host, each in software.items()}
+    for group in groups:
+        match = group.match
+        host = match.host or next(iter(ran), "")
+        if match.code != "module-missing" or host not in ran or (match.host is None and len(ran) > 1):
+            continue
+        message = f"{match.message}: {ran[host]}"
+        remedy = match.remedy.replace("PYTHON -m", f"{software[host].executable} -m")
+        if other := next((name for name, python in ran.items() if python != ran[host]), ""):
+            message += f"; on {other} it is {ran[other]}"
+            remedy = f"Is that the environment you meant? --python or --setup choose one for all hosts. {remedy}"
+        group.match = replace(match, message=message, remedy=remedy)
 
 
 def culprit(findings: Sequence[Finding], ends: Sequence[RankEnd]) -> RankEnd | None:
@@ -83,6 +101,8 @@ class _Group:
     number: int
     lines: int = 0
     evidence: list[str] = field(default_factory=list)
+    one_quote: bool = False
+    """`evidence` is what one match quotes, as a traceback, and not a line of each."""
     ranks: set[int] = field(default_factory=set)
 
 
@@ -93,21 +113,21 @@ def _add(groups: dict[tuple[object, ...], _Group], match: Match, facts: Mapping[
     key: tuple[object, ...] = (match.code, match.host, match.subject)
     if match.stage >= Stage.CONSEQUENCE and match.stage is not Stage.NOTE:
         key = (match.code,)
-    group = groups.get(key)
-    if group is None:
-        group = groups[key] = _Group(match, len(groups))
-    elif (match.at is not None and group.match.at is not None and match.at < group.match.at) or (
+    group = groups.setdefault(key, _Group(match, len(groups)))
+    before = (match.at is not None and group.match.at is not None and match.at < group.match.at) or (
         match.stage < group.match.stage
-    ):
+    )
+    if before:
         group.match = match
-        group.evidence[:0] = match.evidence
-        del group.evidence[EVIDENCE_LINES * 2 :]
-    group.lines += 1
+    group.lines += bool(match.source)
     if match.rank is not None:
         group.ranks.add(match.rank)
-    for line in match.evidence:
-        if len(group.evidence) < EVIDENCE_LINES * 2 and line not in group.evidence:
-            group.evidence.append(line)
+    if len(match.evidence) > 1:
+        if before or not group.one_quote:
+            group.evidence, group.one_quote = list(match.evidence), True
+    elif not group.one_quote:
+        lines = (*match.evidence, *group.evidence) if before else (*group.evidence, *match.evidence)
+        group.evidence = list(dict.fromkeys(lines))[: EVIDENCE_LINES * 2]
 
 
 def _order(group: _Group, first: RankEnd | None) -> tuple[object, ...]:
@@ -132,7 +152,6 @@ def _end_match(end: RankEnd, groups: Iterable[_Group]) -> Match:
         host=end.host,
         rank=end.rank,
         evidence=(end.oom.line,) if end.oom and end.oom.line else (),
-        source="exit status",
     )
 
 
@@ -149,7 +168,6 @@ def _oom_match(end: RankEnd) -> Match | None:
         host=end.host,
         rank=end.rank,
         evidence=(end.oom.line,) if end.oom.line else (),
-        source="the kernel's counters",
     )
 
 
@@ -157,7 +175,7 @@ def _finding(group: _Group) -> Finding:
     match = group.match
     ranks = sorted(group.ranks)
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks" if ranks else ""
-    seen = f"{group.lines} line{'s' if group.lines > 1 else ''}, first in {match.source}" if match.source else ""
+    seen = f"{group.lines} line{'s' if group.lines > 1 else ''}, first in {match.source}" if group.lines else ""
     return Finding(
         code=match.code,
         severity=match.severity,

@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from nvrun.diagnose.ends import decode_end
+from nvrun.diagnose.python_error import shortened
+from nvrun.meanings import there
 from nvrun.model import Finding, RankEnd, Severity
 from nvrun.nccl.log_line import clean
 
@@ -14,6 +16,7 @@ WIDTH = 110
 LINES = 40
 STACK_LINES = 12
 """Of evidence in which a stack stands, which is indented."""
+TRACEBACK_LINES = 10
 LAST_WORDS = 6
 
 _CERTAINTY = ((0.9, "almost certain"), (0.7, "likely"), (0.5, "possible"), (0.0, "a guess"))
@@ -38,11 +41,12 @@ def one_page(
     what there is to say without a finding. All is shown without terminal escapes.
     """
     page: list[str] = []
+    said = bool(findings) and _says(findings[0], first)
     if first is not None:
         page.append(
             f"First to fail: rank {first.rank} on {first.host} (local rank {first.local_rank}, pid {first.pid})"
         )
-        page += _wrapped(_ended(first), 2)
+        page += _wrapped(_ended(first) + (_certainty(findings[0]) if said else ""), 3)
         if earlier is not None and earlier.rank != first.rank:
             page.append(f"  rank {earlier.rank} on {earlier.host} was gone sooner, in consequence")
     if stopped is not None:
@@ -51,9 +55,10 @@ def one_page(
     elif not findings:
         page += _wrapped(otherwise, 2, indent="")
     if findings:
-        page.extend(_cause(findings[0], "In its logs" if stopped else ""))
+        page += [] if said else _cause(findings[0], "In its logs" if stopped else "")
+        page += _proof_and_remedy(findings[0])
     if first is not None and first.tail and not any(clean(first.tail[-1]).strip() in line for line in page):
-        page.extend(_block("Its last words", list(first.tail[-LAST_WORDS:]), LAST_WORDS))
+        page.extend(_block("Its last words", list(shortened(first.tail, LAST_WORDS)), LAST_WORDS))
     page.extend(_block("NCCL warned before", list(warnings_before), 4))
     page.extend(_block("Changed since the preflight", list(changed), 4))
     others = [finding for finding in findings[1:] if finding.code != "taken-down" and not _says(finding, first)]
@@ -78,12 +83,15 @@ def _ended(end: RankEnd) -> str:
 def _cause(finding: Finding, heading: str = "") -> list[str]:
     where = " ".join(part for part in (f"on {finding.host}" if finding.host else "", finding.subject) if part)
     heading = heading or ("Cause" if finding.severity >= Severity.ERROR else "Note")
-    certainty = "" if finding.confidence is None else f" ({_certain(finding.confidence)}, {finding.confidence:.0%})"
-    lines = [f"{heading}{certainty}{': ' + where if where else ''}"]
-    lines += _wrapped(finding.message, 4)
+    return [f"{heading}{_certainty(finding)}{': ' + where if where else ''}", *_wrapped(finding.message, 4)]
+
+
+def _proof_and_remedy(finding: Finding) -> list[str]:
+    lines: list[str] = []
     if _is_traceback(finding):  # its last line is the error itself, and shown whole where that is possible
-        lines += [f"  | {clean(line)}" for line in finding.evidence[-7:-1]]
-        lines += [f"  | {line}" for line in textwrap.wrap(clean(finding.evidence[-1]), WIDTH - 4)[:3]]
+        *before, error = shortened(finding.evidence, TRACEBACK_LINES)
+        lines += [f"  | {clean(line)}" for line in before]
+        lines += [f"  | {line}" for line in textwrap.wrap(clean(error), WIDTH - 4)[:3]]
     else:
         most = STACK_LINES if any(line.startswith("  ") for line in finding.evidence) else 4
         lines += [f"  | {clean(line)}" for line in finding.evidence[:most]]
@@ -91,7 +99,7 @@ def _cause(finding: Finding, heading: str = "") -> list[str]:
         lines.append(f"  ({finding.observed})")
     if finding.remedy:
         lines.append("Do")
-        lines += _wrapped(finding.remedy, 4)
+        lines += _wrapped(there(finding.remedy, finding.host) if finding.host else finding.remedy, 4)
     return lines
 
 
@@ -99,8 +107,11 @@ def _is_traceback(finding: Finding) -> bool:
     return any("Traceback (most recent call last)" in line or '  File "' in line for line in finding.evidence)
 
 
-def _certain(confidence: float) -> str:
-    return next(word for least, word in _CERTAINTY if confidence >= least)
+def _certainty(finding: Finding) -> str:
+    if finding.confidence is None:
+        return ""
+    word = next(word for least, word in _CERTAINTY if finding.confidence >= least)
+    return f" ({word}, {finding.confidence:.0%})"
 
 
 def _wrapped(text: str, most: int, indent: str = "  ") -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 START = "Traceback (most recent call last)"
@@ -11,6 +12,8 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _EXCEPTION = re.compile(r"^(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z_a-z]\w*)(?:: (?P<text>.*))?$")
 _NOT_OF_THE_USER = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen |torch/distributed/")
 _TAIL = 12
+_KEPT = 200
+"""Lines of one traceback that are held until it ends."""
 _MOST = 256
 
 
@@ -25,7 +28,7 @@ class PythonError:
     frame: str = ""
     """Deepest frame in the user's own code, `train.py:12 in step`; the deepest of all where there is none."""
     tail: tuple[str, ...] = ()
-    """The last lines of the traceback, the exception last."""
+    """The traceback, shortened to a few lines, the exception last."""
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class TracebackReader:
                 if not _NOT_OF_THE_USER.search(frame["file"]):
                     opened.user_frame = text
             opened.lines.append(line)
-            del opened.lines[: -_TAIL + 1]
+            del opened.lines[1:-_KEPT]
             return None
         found = _EXCEPTION.match(body)
         if found is None or not _looks_like_exception(found["name"]):
@@ -100,7 +103,7 @@ class TracebackReader:
             text=found["text"] or "",
             line=line,
             frame=opened.user_frame or opened.last_frame,
-            tail=(*opened.lines, line),
+            tail=shortened([*opened.lines, line], _TAIL),
         )
         chains = self.chains.setdefault(prefix, [])
         if prefix in self._joins and chains:
@@ -109,6 +112,27 @@ class TracebackReader:
             chains.append([error])
         self._joins.discard(prefix)
         return error
+
+
+def shortened(lines: Sequence[str], most: int) -> tuple[str, ...]:
+    """A traceback in at most `most` lines: the line that it starts with, whole frames from its end, and the exception.
+    What is left of one begins with a whole frame; of other lines these are the last."""
+    begins = max((at for at, line in enumerate(lines) if START in line), default=None)
+    if begins is None:
+        return _from_a_frame(lines[-most:])
+    lines = lines[begins:]
+    if len(lines) <= most:
+        return tuple(lines)
+    prefix = lines[0][: lines[0].find(START)]
+    return (lines[0], f"{prefix}  ...", *_from_a_frame(lines[2 - most :]))
+
+
+def _from_a_frame(lines: Sequence[str]) -> tuple[str, ...]:
+    """Without what is left of a frame before them."""
+    frame = next((at for at, line in enumerate(lines) if _FRAME.search(line)), None)
+    if frame is None:  # lines of something else, or an exception of many
+        frame = next((at for at, line in enumerate(lines) if set(line) - set(" ^~")), 0)
+    return tuple(lines[frame:])
 
 
 def _looks_like_exception(name: str) -> bool:

@@ -136,8 +136,9 @@ START_RULES: tuple[Rule, ...] = (
         "module-missing",
         Stage.SETUP,
         ("No module named", "ModuleNotFoundError"),
-        "Python does not find the module {module}: another environment than the one you meant is active on this host",
-        "Compare `which python` and the environment between the hosts; --setup or --python choose it",
+        "The module {module} is not installed for the Python that ran",
+        "Install it for that Python (`PYTHON -m pip install NAME`), or let --python or --setup choose the environment "
+        "that has it; for a module of your own, its folder belongs in PYTHONPATH",
         0.9,
         pattern=r"No module named (?P<module>'?[\w.]+'?)",
     ),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from nvrun.checks.compare import listed
 from nvrun.hosts.nodeset import fold
+from nvrun.meanings import there
 from nvrun.model import Finding, Severity, Skipped, Verdict, worst_first
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -29,6 +30,11 @@ class Folded(NamedTuple):
     """The first of them."""
     hosts: tuple[str, ...]
     """() where it is about the job as a whole."""
+
+    @property
+    def remedy(self) -> str:
+        """With the host's name, where it is about one."""
+        return there(self.finding.remedy, self.hosts[0]) if len(self.hosts) == 1 else self.finding.remedy
 
     @property
     def where(self) -> str:
@@ -95,7 +101,7 @@ def _finding(group: Folded, *, waived: bool) -> list[Line]:
     style = finding.severity.label
     result = [Line(style, f"{style:<7} {where}{subject}{printable(finding.message)} [{finding.code}]{lifted}")]
     if finding.remedy:
-        result.append(Line("remedy", f"{'':7} -> {printable(finding.remedy)}"))
+        result.append(Line("remedy", f"{'':7} -> {printable(group.remedy)}"))
     result += [Line("evidence", f"{'':7}    {printable(text)}") for text in finding.evidence[:4]]
     return result
 

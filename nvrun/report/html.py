@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 
 import msgspec
+from msgspec.structs import replace
 
 from nvrun import __version__
 from nvrun.diagnose.seen import STOPPED
@@ -137,7 +138,7 @@ def _findings(run: Recorded) -> list[Markup]:
     for stage, findings in stages:
         new = [each for each in findings if (each.code, each.host, each.subject) not in seen]
         seen |= {(each.code, each.host, each.subject) for each in new}
-        rows += [(group.finding, group.where, stage) for group in folded(new)]
+        rows += [(replace(group.finding, remedy=group.remedy), group.where, stage) for group in folded(new)]
     order = {id(finding): at for at, finding in enumerate(worst_first(finding for finding, _, _ in rows))}
     rows.sort(key=lambda row: order[id(row[0])])
     cards = [_card(*row) for row in rows if row[0].severity >= Severity.WARNING]

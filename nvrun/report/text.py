@@ -122,11 +122,12 @@ def result_lines(result: RunResult, folder: str, page: str | None = None) -> Ite
 
 def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
     """Cause and remedy, the worst first."""
-    for finding, hosts in folded(findings):
+    for group in folded(findings):
+        finding, hosts = group
         where = fold(hosts) if len(hosts) > 1 or not finding.message.startswith(finding.host or ":") else ""
         yield f"nvrun: {where}{': ' if where else ''}{finding.message}"
         if finding.remedy:
-            yield f"nvrun:   {finding.remedy}"
+            yield f"nvrun:   {group.remedy}"
 
 
 def facts_lines(facts: HostFacts) -> Iterator[str]:
