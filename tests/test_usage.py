@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from nvrun import runs
 from nvrun.commands import COMMANDS
 from nvrun.errors import UsageError
 from nvrun.options import OWN
@@ -55,6 +59,40 @@ def test_completion_knows_every_flag_and_the_shell_can_read_it(shell: str, tmp_p
         completion("tcsh")
 
 
+NVRUN = Path(sys.executable).with_name("nvrun")
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Of a user who has had one run."""
+    (index := home / ".local/state/nvrun/index").mkdir(parents=True)
+    run = runs.Remembered(id="20261129-151203-k3x9", path="/r", started=1.0, launcher=runs.this_process(), hosts=(),
+                          kinds=(), fleet=False)  # fmt: skip
+    (index / f"{run.id}.json").write_bytes(msgspec.json.encode(run))
+    return {"HOME": str(home), "PATH": f"{NVRUN.parent}:{os.environ['PATH']}"}
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+def test_zsh_sources_it_without_a_word_and_knows_it_then(tmp_path: Path) -> None:
+    ask = "source <(nvrun completion zsh); print $_comps[nvrun]"
+    done = subprocess.run(
+        ["zsh", "-f", "-c", ask], env=environment(tmp_path), capture_output=True, text=True, timeout=20
+    )
+    assert (done.stdout, done.stderr) == ("_nvrun\n", "")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
+def test_fish_completes_what_there_is(tmp_path: Path) -> None:
+    wanted = {"check --pro": "--prometheus", "bench --coll": "--collectives", "--preset au": "auto",
+              "--hook torch-p": "torch-profiler", "explain port-dr": "port-dropped",
+              "report 2026": "20261129-151203-k3x9"}  # fmt: skip
+    asks = "; ".join(f"complete -C 'nvrun {line}'" for line in wanted)
+    done = subprocess.run(
+        ["fish", "-N", "-c", f"nvrun completion fish | source; {asks}"],
+        env=environment(tmp_path), capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == list(wanted.values()), done.stderr
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 @pytest.mark.parametrize(
     ("words", "replies"),
@@ -77,15 +115,26 @@ def test_completion_knows_every_flag_and_the_shell_can_read_it(shell: str, tmp_p
         (["train.py", "--fle"], []),
         (["--", "--fle"], []),
         (["--force", "train.py", "tr"], ["train.py"]),
+        (["check", "--pro"], ["--prometheus"]),
+        (["bench", "--coll"], ["--collectives"]),
+        (["bench", "--sizes", "8:8", "tr"], ["train.py"]),
+        (["--coll"], []),
+        (["--preset", "au"], ["auto"]),
+        (["check", "--hook", "torch-p"], ["torch-profiler"]),
+        (["explain", "port-dr"], ["port-dropped"]),
+        (["report", "2026"], ["20261129-151203-k3x9"]),
+        (["hooks", "sh"], ["show"]),
+        (["presets", "show", "aut"], ["auto"]),
     ],
 )
 def test_bash_completes(words: list[str], replies: list[str], tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     ask = f"""{completion("bash")}
-COMP_WORDS=(nvrun "$@"); COMP_CWORD=$#; _nvrun; printf '%s\\n' "${{COMPREPLY[@]}}"
+COMP_WORDS=({NVRUN} "$@"); COMP_CWORD=$#; _nvrun; printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     done = subprocess.run(
-        ["bash", "-c", ask, "bash", *words], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20
-    )
+        ["bash", "-c", ask, "bash", *words], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True,
+        check=True, timeout=20,
+    )  # fmt: skip
     assert done.stdout.split() == replies
     assert done.stderr == ""

@@ -136,6 +136,11 @@ COMMANDS: dict[str, Command] = {
     "runs": Command("runs of this user, the newest first", ""),
     "stop": Command("end a run on all its hosts (the only one that runs)", "[RUN]", (), ("grace", "json")),
     "clean": Command("remove what ended runs left on hosts", "", (), (*REACH, "dry-run", "json")),
-    "completion": Command("shell completion: bash, zsh or fish", "bash|zsh|fish", (), ()),
+    "completion": Command(
+        "shell completion: bash, zsh or fish",
+        "bash|zsh|fish",
+        (Flag("--names", "presets|hooks|codes|runs", "what the scripts complete with: those there are, one a line"),),
+        (),
+    ),
 }
 """By name. A module `nvrun.commands.<name>` exists for each."""

@@ -41,6 +41,17 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     return Said("\n".join(pages.values()))
 
 
+def codes(environ: Mapping[str, str]) -> set[str]:
+    """All that there is a page of, but for Xids beyond the table."""
+    listing(environ)  # hooks declare what they find as they are read
+    return {
+        *(each.code for each in checks.codes()),
+        *(rule.code for rule in RULES),
+        *MEANINGS,
+        *(f"xid-{number}" for number in XIDS),
+    }
+
+
 def page(code: str, environ: Mapping[str, str]) -> str:
     """All that is known of a code. UsageError with the nearest where there is none."""
     preflight = {each.code for each in checks.codes()}
@@ -55,11 +66,10 @@ def page(code: str, environ: Mapping[str, str]) -> str:
         return _of_xid(code, XIDS.get(int(number[1]), _UNKNOWN_XID))
     if re.fullmatch(r"sxid-\d+", code):
         return _of_meaning(code, MEANINGS["sxid"])
-    if code not in MEANINGS:
-        listing(environ)  # hooks declare what they find as they are read
+    known = codes(environ) if code not in MEANINGS else ()
     if code in MEANINGS:
         return _of_meaning(code, MEANINGS[code])
-    near = nearest(code, [*preflight, *rules, *MEANINGS, *(f"xid-{number}" for number in XIDS)])
+    near = nearest(code, known)
     raise UsageError(
         f"no finding is called {code if code.isprintable() else repr(code)}, or nothing more is known of it",
         hint=f"did you mean {near}?" if near else "nvrun check --list shows those of the preflight",
