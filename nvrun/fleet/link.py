@@ -27,6 +27,12 @@ class Unreachable(NvrunError):
         self.code = code
 
 
+def no_room(message: str) -> Unreachable:
+    """A host that is not to blame: this machine has no process or no thread left for it (fork(2): EAGAIN)."""
+    hint = "where nvrun runs: raise ulimit -u, or pids.max of the login session or container; a host takes 3 threads"
+    return Unreachable(f"not connected: {message}", code="host-no-transport", hint=hint)
+
+
 class Link(Protocol):
     """Both directions block; `read` is called by one thread and `write` by another."""
 
@@ -62,13 +68,19 @@ class ProcessLink:
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is the launcher's to handle; srun has rules of its own for it
             )
+        except BlockingIOError as error:
+            raise no_room(f"cannot run {argv[0]}: {error.strerror}") from None
         except OSError as error:
             raise Unreachable(f"cannot run {argv[0]}: {error.strerror}", code="host-no-transport") from None
         # Popen makes buffered readers of its pipes; its type does not say so.
         self._out, self._err = cast(BufferedReader, self._process.stdout), cast(BufferedReader, self._process.stderr)
         self._said = bytearray()
         self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        try:
+            self._listener.start()
+        except RuntimeError:  # no thread left: nor is the process to stay
+            self.close()
+            raise
 
     def read(self) -> bytes:
         return self._out.read1(1 << 16)

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 from nvrun.agent import wire
 from nvrun.fleet import replies
 from nvrun.fleet.bundle import bundle
-from nvrun.fleet.link import Link, Unreachable
+from nvrun.fleet.link import Link, Unreachable, no_room
 from nvrun.fleet.replies import Body as Body
 from nvrun.fleet.start import STAGE
 
 BEAT_SECONDS = 2.0
+_NO_THREAD = "can't start new thread"
+"""CPython's words where pthread_create(3) fails, in the threads of paramiko too."""
 
 
 class Route(NamedTuple):
@@ -80,8 +82,9 @@ class Session:
         for route in routes:
             outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
             self._outboxes.append((route, outbox))
-            threading.Thread(target=self._serve, args=(route, outbox), daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
+        for route, outbox in self._outboxes:
+            self._start(route, self._serve, route, outbox)
 
     def send(self, body: Body, to: Collection[int] | None = None) -> None:
         """Sends a message to the hosts `to`, or to all."""
@@ -119,6 +122,9 @@ class Session:
             self._tell_all(route.hosts, "unreachable", trouble)
             return
         except Exception as fault:  # ours; its traceback is printed, and nobody waits for this host
+            if isinstance(fault, BlockingIOError) or _NO_THREAD in str(fault):
+                self._tell_all(route.hosts, "unreachable", no_room(str(fault)))
+                return
             self._tell_all(
                 route.hosts, "unreachable", Unreachable(f"nvrun's fault: {fault!r}", code="host-no-transport")
             )
@@ -131,7 +137,9 @@ class Session:
         you: Body = {"t": "you", "lost_after": self.lost_after if self.lost_after != float("inf") else None}
         you |= {"ids": dict(route.names)} if route.names else {"id": route.hosts[0]}
         first = route.first + bundle() + json.dumps(you).encode() + b"\n"
-        threading.Thread(target=self._write, args=(link, first, outbox), daemon=True).start()
+        if not self._start(route, self._write, link, first, outbox):
+            link.close()
+            return
         reader = wire.Reader()
         try:
             while data := link.read():
@@ -146,6 +154,15 @@ class Session:
             words = ""
         noise = reader.noise.decode(errors="replace").strip()
         self._tell_all(route.hosts, "closed", "\n".join(part for part in (words, noise, link.last_words()) if part))
+
+    def _start(self, route: Route, work: Callable[..., None], *arguments: object) -> bool:
+        """In a thread of its own, if this machine has one left."""
+        try:
+            threading.Thread(target=work, args=arguments, daemon=True).start()
+        except RuntimeError as error:
+            self._tell_all(route.hosts, "unreachable", no_room(str(error)))
+            return False
+        return True
 
     def _write(self, link: Link, first: bytes, outbox: queue.SimpleQueue[bytes | None]) -> None:
         data: bytes | None = first
