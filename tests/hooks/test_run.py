@@ -50,7 +50,7 @@ def nvrun(place: Path, *arguments: str, env: Mapping[str, str] | None = None) ->
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     folder = place / "runs" / "latest"
-    (logs,) = [*(folder / "logs").iterdir()] or [folder]
+    (logs,) = [*folder.glob("logs/*")] or [folder]
     return Ran(done.returncode, done.stderr, done.stdout, json.loads((folder / "result.json").read_text()), logs)
 
 
