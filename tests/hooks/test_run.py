@@ -107,7 +107,8 @@ def test_a_failing_before_part_stops_the_run_and_unwinds(tmp_path: Path) -> None
 
 def test_an_after_part_has_the_facts_where_the_checks_let_nothing_run(tmp_path: Path) -> None:
     after = "note(str([facts.memory.total_bytes > 0 for facts in job.facts.values()])); job.changes()"
-    ran = nvrun(tmp_path, "--hook", hook(tmp_path, "one", after=after), "--nproc-per-node", "1", "missing.py")
+    wrong = {"NCCL_BUFFSIZE": "4M"}
+    ran = nvrun(tmp_path, "--hook", hook(tmp_path, "one", after=after), "--no-python", "true", env=wrong)
     assert (ran.code, ran.result["ended_by"]) == (78, "preflight")
     assert log(tmp_path) == ["one before None", "one after preflight 78", "[True]"]
 
