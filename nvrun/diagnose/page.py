@@ -55,7 +55,7 @@ def one_page(
     elif not findings:
         page += _wrapped(otherwise, 2, indent="")
     if findings:
-        page += [] if said else _cause(findings[0], "In its logs" if stopped else "")
+        page += [] if said else _cause(findings[0], "Seen besides" if stopped else "")
         page += _proof_and_remedy(findings[0])
     if first is not None and first.tail and not any(clean(first.tail[-1]).strip() in line for line in page):
         page.extend(_block("Its last words", list(shortened(first.tail, LAST_WORDS)), LAST_WORDS))

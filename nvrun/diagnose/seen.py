@@ -80,7 +80,7 @@ def stopped(result: RunResult, slurm_job: int | None = None) -> Finding | None:
     if number == signal.SIGHUP:
         return _stopped(f"it was ended because its terminal or session was closed ({how})", "Use tmux or nohup")
     if slurm_job is None:
-        return _stopped(f"it was ended by {how}: a person, a service manager or a scheduler")
+        return _stopped(f"it was ended by {how}: a person (kill, nvrun stop), a service manager or a scheduler")
     return _stopped(
         f"it was ended by {how}: scancel of job {slurm_job}, a time limit, or a person",
         f"sacct -j {slurm_job} and scontrol show job {slurm_job} say which",

@@ -15,6 +15,7 @@ from nvrun.diagnose.ends import decode_end
 from nvrun.diagnose.judge import culprit, diagnose
 from nvrun.diagnose.scan import Source
 from nvrun.failure import failure
+from nvrun.hang.judge import HANGS
 from nvrun.model import Finding, OomKills, RankEnd, RunResult, Severity
 
 KILLED = RankEnd(rank=3, host="b", local_rank=1, pid=40, code=-9, at=5.0)
@@ -189,7 +190,21 @@ def test_how_a_stopped_run_ended_is_what_its_record_says(
     (logs / "rank1.err").write_text("nvrun: x\nOSError: [Errno 28] No space left on device\n")
     found = failure([tmp_path])
     assert [finding.code for finding in found.findings] == ["run-stopped", "disk-full"]
-    assert found.page.index(begins) < found.page.index("In its logs") < found.page.index("A disk is full")
+    assert found.page.index(begins) < found.page.index("Seen besides") < found.page.index("A disk is full")
+
+
+def test_a_hang_that_the_user_ended_is_told_after_that(tmp_path: Path) -> None:
+    hang = Finding(code=HANGS, severity=Severity.ERROR, message="rank 3 waits in a read", host="b", confidence=0.8)
+    stopped = result(KILLED, ended_by="signal", exit_code=130, message="ended by SIGINT", findings=(hang,))
+    (tmp_path / "result.json").write_bytes(msgspec.json.encode(stopped))
+    found = failure([tmp_path])
+    assert [finding.code for finding in found.findings] == ["run-stopped", HANGS]
+    assert [line.partition(" (")[0] for line in found.page.splitlines()[:3]] == [
+        "It was ended by Ctrl-C",
+        "Seen besides",
+        "  rank 3 waits in a read",
+    ]
+    assert "First to fail" not in found.page, "that rank was ended with the others"
 
 
 @pytest.mark.parametrize("ended_by", ["rank", "hang", "lost", "torchrun"])
