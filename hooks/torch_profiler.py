@@ -62,10 +62,11 @@ def around(job: Job, options: Options) -> Generator[None, None, None]:
     yield
     there = inside.take_away(job, FOLDER, hosts)
     for host, rank in wanted:
-        if not any(name.startswith(f"rank{rank}.") for name in there.get(host.host.name, [f"rank{rank}."])):
-            steps = 1 + options.wait + options.warmup
-            job.warn(
-                f"torch-profiler: no trace of rank {rank}: it made at most {steps} optimizer steps, profiles itself, "
-                "was killed, or its interpreter was not entered",
-                host=host.host.name,
-            )
+        names = there.get(host.host.name)
+        if names is None or any(name.startswith(f"rank{rank}.") for name in names):
+            continue
+        steps = 1 + options.wait + options.warmup
+        why = f"it made at most {steps} optimizer steps, was killed, or its interpreter was not entered"
+        if f"own.rank{rank}" in names:
+            why = "the script profiles itself"
+        job.warn(f"torch-profiler: no trace of rank {rank}: {why}", host=host.host.name)

@@ -210,9 +210,10 @@ class Options:
         Setting(_HOSTS, text, "FILE", "hosts from a file, one 'HOST slots=N' a line", brief=True, file=True),
     ] = None
     exclude: Annotated[str | None, Setting(_HOSTS, text, "LIST", "hosts to leave out")] = None
-    nodes: Annotated[int | None, Setting(_HOSTS, whole, "N", "use N of the hosts, the rest are spares", brief=True)] = (
-        None
-    )
+    nodes: Annotated[
+        int | None,
+        Setting(_HOSTS, whole, "N", "use N of the hosts, the rest are spares (--nnodes is torchrun's)", brief=True),
+    ] = None
 
     fleet: Annotated[
         Literal["local", "ssh", "srun"] | None,

@@ -127,7 +127,7 @@ def _choice(*words: str) -> Callable[[str], str]:
 
 
 FLAGS: tuple[Flag, ...] = (
-    Flag("nnodes", _nnodes, "N|MIN:MAX", "nodes of the job, or the range of an elastic one (1)"),
+    Flag("nnodes", _nnodes, "N|MIN:MAX", "nodes of the job, or the range of an elastic one (1); see --nodes"),
     Flag("nproc_per_node", _nproc, "N|auto|gpu|cpu", "ranks on each node (fleet: all visible GPUs; one node: 1)"),
     Flag("rdzv_backend", str, "NAME", "rendezvous: static, c10d, etcd-v2 or a plug-in (static)"),
     Flag("rdzv_endpoint", str, "HOST[:PORT]", "where the rendezvous is"),

@@ -26,7 +26,8 @@ nvrun [flags] train.py [arguments]      runs a PyTorch job as torchrun does, on 
 torchrun's flags keep their meaning. What stands after the program, or after --, is the program's.
 """
 _OURS = """\
-Each flag of nvrun is also a key of nvrun.yaml (connect-timeout: 5) and a variable (NVRUN_CONNECT_TIMEOUT).
+Each flag of nvrun's own is also a key of nvrun.yaml (connect-timeout: 5) and a variable (NVRUN_CONNECT_TIMEOUT);
+torchrun's flags are no keys, and their variables are torchrun's own (PET_NNODES).
 Later wins: ~/.config/nvrun/nvrun.yaml, ./nvrun.yaml (or --config FILE), NVRUN_*, flags.
 """
 _COMMON = ("nnodes", "nproc_per_node", "max_restarts", "module", "standalone")

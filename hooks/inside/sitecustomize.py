@@ -110,6 +110,9 @@ class _Profiler:
             self._off = True
             sys.stderr.write("nvrun: torch-profiler is off in this rank from here on: the script profiles itself\n")
             self._exit()
+            os.makedirs(self._wish["folder"], exist_ok=True)
+            with open(os.path.join(self._wish["folder"], "own.rank%d" % self._wish["rank"]), "w"):
+                pass  # its name tells the launcher why there is no trace
 
     def stepped(self, count: int) -> bool:
         """The first call comes behind the first step, which is the one that allocates: it is never traced."""

@@ -41,8 +41,19 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     exit_code = int(any(finding.severity >= Severity.ERROR for finding in found))
     if invocation.options.json:
         return Said(document(findings=found), exit_code)
-    lines = findings.lines(Verdict(findings=tuple(found)), least=Severity.INFO, most=len(found))
-    return Said("".join(f"{line.text}\n" for line in lines), exit_code)
+    lines = [line.text for line in findings.lines(Verdict(findings=tuple(found)), least=Severity.INFO, most=len(found))]
+    if not invocation.words:
+        what = f"the environments of {len(hosts)} recorded hosts" if hosts else _looked_at(environ)
+        lines.append(f"looked at {what}; nvrun lint FILE looks at a job script or conf file")
+    return Said("".join(f"{line}\n" for line in lines), exit_code)
+
+
+def _looked_at(environ: Mapping[str, str]) -> str:
+    """The environment here and the conf files there are, in words."""
+    number = sum(name.startswith("NCCL_") for name in environ)
+    files = [path for path, _ in _conf_files(environ)]
+    variables = f"this environment ({number or 'no'} NCCL variable{'' if number == 1 else 's'})"
+    return f"{variables} and {' and '.join(files) if files else 'no conf file, for there is none'}"
 
 
 def settings_of(environ: Mapping[str, str], conf_files: Mapping[str, str]) -> list[Setting]:

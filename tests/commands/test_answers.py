@@ -167,7 +167,10 @@ def test_lint_reads_scripts_and_conf_files(ask: Asked, tmp_path: Path) -> None:
     (tmp_path / ".nccl.conf").write_text("NCCL_BUFFSIZE=4M\n")
     assert ".nccl.conf:1" in ask("lint")[1]
     ask.environ["NCCL_BUFFSIZE"] = "4194304"
-    assert ".nccl.conf" not in ask("lint")[1], "the environment wins"
+    said = ask("lint")[1]
+    assert ".nccl.conf:1" not in said, "the environment wins"
+    assert "looked at this environment (1 NCCL variable) and " in said.splitlines()[-1]
+    assert "/.nccl.conf; nvrun lint FILE" in said.splitlines()[-1]
     (tmp_path / "binary").write_bytes(b"\0\0")
     for wrong in ("binary", "nowhere", "/"):
         code, _, err = ask("lint", wrong)

@@ -176,9 +176,14 @@ def test_a_trace_of_a_ddp_job(tmp_path: Path) -> None:
 
 
 def test_a_missing_trace_is_said(tmp_path: Path) -> None:
-    ran = nvrun(tmp_path, "--hook", "torch-profiler", "--no-python", "true")
-    assert ran.code == 0
-    assert any("no trace of rank 0" in finding["message"] for finding in ran.result["findings"])
+    (script := tmp_path / "own.py").write_text(
+        "import os\nif os.environ['RANK'] == '0':\n    import torch\n    with torch.profiler.profile(): pass\n"
+    )
+    ran = nvrun(tmp_path, "--hook", "torch-profiler:ranks=all", "--nproc-per-node", "2", str(script))
+    assert ran.code == 0, ran.stderr
+    said = [finding["message"] for finding in ran.result["findings"] if "no trace" in finding["message"]]
+    assert said[0] == "torch-profiler: no trace of rank 0: the script profiles itself"
+    assert "of rank 1: it made at most 6 optimizer steps, was killed, or" in said[1]
 
 
 NSYS = """
