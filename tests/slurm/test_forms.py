@@ -114,6 +114,9 @@ def test_one_failing_rank_ends_the_step_everywhere(slurm_lab: Lab, place: Path) 
         output = job.wait(40)
     assert job.code == 37
     assert output.count("ended on c: rank 2 on c failed") == 2
+    assert "nvrun: 1 of 3 ranks on c" in output
+    assert "nvrun:   c: rank 2, " in output
+    assert "clock_offset_s" not in output
 
 
 def test_more_tasks_than_nodes(slurm_lab: Lab, place: Path) -> None:
