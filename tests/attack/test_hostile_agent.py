@@ -65,10 +65,10 @@ def test_what_is_no_answer_costs_that_host(tmp_path: Path, at: str, what: str) -
 def test_facts_that_are_none_are_facts_that_are_missing(tmp_path: Path) -> None:
     answer = "message({'t': 'facts', 'result': {'gpus': 3}, 'trouble': ''})"
     done, seconds = nvrun(tmp_path, "facts", answer, "--lost-after", "3")
-    assert done.returncode == 69, done.stderr
+    assert done.returncode == 78, done.stderr
     assert "Traceback" not in done.stderr
     assert "checks could not judge" in done.stderr
-    assert "lost evil: nothing heard" in done.stderr
+    assert "nothing could be read of it: not understood: " in done.stderr
     assert seconds < 30
 
 
