@@ -154,7 +154,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
         while True:
             result = run_job(the_job, folder, environ, earlier=attempts, noted=noted)
             struck_off |= result.bad_hosts
-            rundir.note_hosts(folder.path, [host.name for host in the_job.hosts], list(struck_off))
+            bad = replacement.shown_bad(the_job, struck_off, began=result.began)
+            rundir.note_hosts(folder.path, [host.name for host in the_job.hosts], bad)
             following = replacement.after(the_job, result, struck_off, interrupted=bool(noted))
             if following.line:
                 print(f"nvrun: {following.line}", file=sys.stderr)
@@ -166,7 +167,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
             folder.set_aside(the_job.attempt)
             the_job = following.job
     if result.bad_hosts and not result.began:
-        for line in requeue.left_out(the_job, list(struck_off), folder.path.parent, environ):
+        for line in requeue.left_out(the_job, bad, folder.path.parent, environ):
             print(f"nvrun: {line}", file=sys.stderr)
     return result.exit_code
 

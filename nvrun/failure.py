@@ -51,7 +51,7 @@ def failure(paths: Sequence[Path]) -> Failure:
     request = next(filter(None, map(request_of, paths)), None)
     stopped = _stopped(result, request)
     of_nvrun = bool(result or request)
-    ends = () if stopped else found.ends
+    ends = seen.failed_before(found.ends) if stopped else found.ends
     own = [*seen.sources(result), *(_unwritten(ends, paths))] if result else []
     findings = diagnose(
         [*found.sources, *own],

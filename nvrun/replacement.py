@@ -131,6 +131,14 @@ def with_a_spare(job: Job, between: tuple[str, ...], why: str, struck_off: Mappi
     )
 
 
+def shown_bad(job: Job, struck_off: Mapping[str, str], *, began: bool) -> list[str]:
+    """Of the hosts that are out those that are known to be bad, after an attempt of `job`. One that is out for a pair's
+    sake is known to be only where the checks let the others run: a firewall everywhere is no host's fault."""
+    doubt = job.doubt
+    open_ = "" if doubt is None or began else doubt.kept if doubt.settled else doubt.out.name
+    return [host for host in struck_off if host != open_]
+
+
 def _named(job: Job) -> str:
     return ", ".join(host.name for host in job.hosts)
 

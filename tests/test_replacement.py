@@ -125,6 +125,21 @@ def test_where_two_fail_together_a_spare_shows_once_which_of_them_it_is() -> Non
     assert pair(asked(), "n1", "n2") == Next(), "one node of a step knows of others, and starts none"
 
 
+def test_a_host_that_is_out_for_a_pairs_sake_is_bad_only_where_the_others_ran_without_it() -> None:
+    first = pair(asked(*FLEET), "n2", "n1")
+    assert first.job
+    assert first.struck_off
+    # The spare is refused for a reason of its own: of n2 nothing was shown.
+    assert replacement.shown_bad(first.job, {**first.struck_off, "n3": "its disk is full"}, began=False) == ["n3"]
+    assert replacement.shown_bad(first.job, first.struck_off, began=True) == ["n2"]
+    other = pair(first.job, "n1", "n3", out=dict(first.struck_off))
+    assert other.job
+    assert other.struck_off
+    # All pairs fail: a firewall everywhere.
+    assert replacement.shown_bad(other.job, other.struck_off, began=False) == []
+    assert replacement.shown_bad(other.job, other.struck_off, began=True) == ["n1"]
+
+
 def test_fewer_hosts_only_as_far_as_the_range_goes() -> None:
     flags = ("--hosts", "n1,n2,n3", "--rsh", "ssh {host}", "--node-restarts", "2")
     elastic = after(asked(*flags, "--nnodes", "2:3"), ended("lost", "n3"))

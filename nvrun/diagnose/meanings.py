@@ -35,7 +35,7 @@ for _code, _summary, _read, _why, _remedy, _source in (
     ("interrupted", "the program was interrupted (KeyboardInterrupt)", "the traceback in a rank's log",
      "a consequence of Ctrl-C or of another rank's end", "look for the rank that ended first", "Python's traceback"),
     ("run-stopped", "a run was ended from outside: Ctrl-C, a scheduler, a person, or its launcher was killed",
-     "the run's own record", "nothing of the job failed; what its logs say came before that, or of it",
+     "the run's own record", "what its logs say came before that, or of it; a killed launcher records no ends of ranks",
      "sacct -j JOB says what Slurm did", "result.json; signal(7)"),
     ("flight-rank-missing", "a rank did not join a collective in which others wait", _DUMPS,
      "the others wait until the watchdog ends them", "look at the log and the stack of the missing rank first", _TORCH),

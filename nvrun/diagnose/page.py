@@ -42,6 +42,9 @@ def one_page(
     """
     page: list[str] = []
     said = bool(findings) and _says(findings[0], first)
+    if stopped is not None:
+        page += _wrapped(f"{stopped.message[:1].upper()}{stopped.message[1:]}", 3, indent="")
+        page += _wrapped(stopped.remedy, 2)
     if first is not None:
         page.append(
             f"First to fail: rank {first.rank} on {first.host} (local rank {first.local_rank}, pid {first.pid})"
@@ -49,10 +52,7 @@ def one_page(
         page += _wrapped(_ended(first) + (_certainty(findings[0]) if said else ""), 3)
         if earlier is not None and earlier.rank != first.rank:
             page.append(f"  rank {earlier.rank} on {earlier.host} was gone sooner, in consequence")
-    if stopped is not None:
-        page += _wrapped(f"{stopped.message[:1].upper()}{stopped.message[1:]}", 3, indent="")
-        page += _wrapped(stopped.remedy, 2)
-    elif not findings:
+    if stopped is None and not findings:
         page += _wrapped(otherwise, 2, indent="")
     if findings:
         page += [] if said else _cause(findings[0], "Seen besides" if stopped else "")

@@ -27,6 +27,9 @@ _STAGES = {
 }
 """How near to a root each is; what is not here is a matter of the network."""
 _CONFIDENCE = 0.8
+_BY_ITSELF = ("script-failed", "bus-error")
+"""Symptoms that no signal to torchrun and ranks makes: torchrun has no table of exits where it was told to end."""
+_ENDERS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _SINCE = "seen after the failure; before the launch it was well"
 
 
@@ -87,11 +90,23 @@ def stopped(result: RunResult, slurm_job: int | None = None) -> Finding | None:
     )
 
 
+def failed_before(ends: tuple[RankEnd, ...]) -> tuple[RankEnd, ...]:
+    """Of a run that was ended from outside: ranks that had failed before. Those are the ones of attempts that torchrun
+    itself began again, and any that a signal took which ends no job: the kernel for want of memory, a fault."""
+    last = max((end.attempt for end in ends), default=0)
+    return tuple(
+        end
+        for end in ends
+        if end.code and not end.by_nvrun and (end.attempt < last or (end.code < 0 and -end.code not in _ENDERS))
+    )
+
+
 def launcher_killed(host: str, pid: int) -> Finding:
     """The launcher is gone, and has not written how the run ended."""
     return _stopped(
         f"its launcher was killed (process {pid} on {host}), and its ranks were ended with it: kill -9, the kernel for "
-        "want of memory, or a scheduler whose grace was over"
+        "want of memory, or a scheduler whose grace was over",
+        "Whether a rank had failed before that, only its logs can say: no end was recorded",
     )
 
 
@@ -103,7 +118,7 @@ def by_nvrun(match: Match, *, all_of_it: bool) -> bool:
     """Whether a log tells no more than that nvrun ended torchrun and ranks, as it does after every failure: then that
     is neither a cause nor an error. `all_of_it`: the run was ended from outside, so all ends are of that kind."""
     if all_of_it:
-        return match.stage in (Stage.SYMPTOM, Stage.CONSEQUENCE)
+        return match.stage in (Stage.SYMPTOM, Stage.CONSEQUENCE) and match.code not in _BY_ITSELF
     return match.code in ("ended-from-outside", "taken-down")
 
 

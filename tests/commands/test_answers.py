@@ -416,6 +416,10 @@ def test_of_a_run_without_an_end_its_launcher_tells(ask: Asked, tmp_path: Path) 
         code, out, _ = ask("diagnose", "./r4")
         assert (code, out.startswith(begins)) == (0, True), out
         assert "Cause" not in out
+    torchrun.write_text("subprocess.CalledProcessError: Command 'make' returned non-zero exit status 2.\n")
+    code, out, _ = ask("diagnose", "./r4")
+    assert (code, out.startswith("Its launcher was killed (process")) == (1, True), "no signal makes an exit code"
+    assert "Whether a rank had failed before that, only its logs can say" in out
 
 
 def test_recorded_facts_are_shown_in_short(ask: Asked) -> None:

@@ -195,7 +195,8 @@ def test_how_a_stopped_run_ended_is_what_its_record_says(
 
 def test_a_hang_that_the_user_ended_is_told_after_that(tmp_path: Path) -> None:
     hang = Finding(code=HANGS, severity=Severity.ERROR, message="rank 3 waits in a read", host="b", confidence=0.8)
-    stopped = result(KILLED, ended_by="signal", exit_code=130, message="ended by SIGINT", findings=(hang,))
+    told = msgspec.structs.replace(KILLED, by_nvrun=True)
+    stopped = result(told, ended_by="signal", exit_code=130, message="ended by SIGINT", findings=(hang,))
     (tmp_path / "result.json").write_bytes(msgspec.json.encode(stopped))
     found = failure([tmp_path])
     assert [finding.code for finding in found.findings] == ["run-stopped", HANGS]
@@ -205,6 +206,25 @@ def test_a_hang_that_the_user_ended_is_told_after_that(tmp_path: Path) -> None:
         "  rank 3 waits in a read",
     ]
     assert "First to fail" not in found.page, "that rank was ended with the others"
+
+
+TOLD = RankEnd(rank=0, host="a", local_rank=0, pid=1, code=-15, at=9.0, attempt=1, by_nvrun=True)
+
+
+@pytest.mark.parametrize(
+    ("failed", "code"),
+    [((killed(1), TOLD), "oom-killed"), ((msgspec.structs.replace(KILLED, code=-11),), "segfault")],
+)
+def test_ranks_that_failed_before_a_signal_ended_the_run_are_told_after_it(
+    tmp_path: Path, failed: tuple[RankEnd, ...], code: str
+) -> None:
+    stopped = result(*failed, ended_by="signal", exit_code=130, message="ended by SIGINT")
+    (tmp_path / "result.json").write_bytes(msgspec.json.encode(stopped))
+    found = failure([tmp_path])
+    assert [finding.code for finding in found.findings] == ["run-stopped", code]
+    assert found.is_error
+    assert found.page.startswith("It was ended by Ctrl-C")
+    assert "First to fail: rank 3 on b" in found.page
 
 
 @pytest.mark.parametrize("ended_by", ["rank", "hang", "lost", "torchrun"])
