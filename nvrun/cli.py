@@ -155,7 +155,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
             result = run_job(the_job, folder, environ, earlier=attempts, noted=noted)
             struck_off |= result.bad_hosts
             bad = replacement.shown_bad(the_job, struck_off, began=result.began)
-            rundir.note_hosts(folder.path, [host.name for host in the_job.hosts], bad)
+            well = [host.name for host in the_job.hosts if host.name not in result.between]
+            rundir.note_hosts(folder.path, well, bad)
             following = replacement.after(the_job, result, struck_off, interrupted=bool(noted))
             if following.line:
                 print(f"nvrun: {following.line}", file=sys.stderr)

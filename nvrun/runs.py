@@ -182,6 +182,10 @@ def _latest(environ: Mapping[str, str]) -> Run:
 
 def _there(entry: Remembered) -> Run:
     if not Path(entry.path).is_dir():
+        if entry.launcher.host != socket.gethostname():  # the index may be shared where the folder is not
+            raise UsageError(
+                f"{entry.id}: its folder {entry.path} is not here; it was started on {entry.launcher.host}"
+            )
         raise UsageError(f"{entry.id}: its folder {entry.path} is gone")
     return Run(path=Path(entry.path), remembered=entry)
 

@@ -71,9 +71,13 @@ def test_a_run_is_named_by_id_prefix_path_and_latest(
         with pytest.raises(UsageError) as error:
             runs.resolve(wrong, environ)
         assert "\x1b" not in error.value.message
+    entry = next(runs.known(environ))
     new.rmdir()
     assert runs.resolve("latest", environ).path == old
     with pytest.raises(UsageError, match=r"its folder .* is gone"):
+        runs.resolve(new.name, environ)
+    monkeypatch.setattr("socket.gethostname", lambda: "n2")
+    with pytest.raises(UsageError, match=rf"its folder .* is not here; it was started on {entry.launcher.host}$"):
         runs.resolve(new.name, environ)
 
 

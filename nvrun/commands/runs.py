@@ -21,7 +21,8 @@ _SHOWN = 50
 """Rows of the table; --json lists all runs, each round of bench and tune by itself."""
 _WIDEST = (20, 24)
 """Columns for a program's name and for hosts; what is longer is cut, --json has it whole."""
-_GONE = "folder is gone"
+_GONE = "folder is not here"
+"""It was removed, or lies on the disk of another host."""
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
@@ -36,7 +37,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
 
 
 def _lines(known: Iterable[runs.Remembered]) -> Iterator[str]:
-    """A row for each run, and one for all rounds of a bench or tune; those whose folder is gone are only counted."""
+    """A row for each run, and one for all rounds of a bench or tune; what is not here is only counted."""
     together: dict[Hashable, list[runs.Remembered]] = {}
     for entry in known:
         together.setdefault(entry.launcher if entry.measures else entry.id, []).append(entry)
@@ -58,7 +59,7 @@ def _lines(known: Iterable[runs.Remembered]) -> Iterator[str]:
     if len(rows) > _SHOWN:
         yield f"and {len(rows) - _SHOWN} older ones: --json"
     if gone:
-        yield f"and {gone} whose folder is gone: --json"
+        yield f"and {gone} whose folder is not here: --json"
 
 
 def _cut(text: str, width: int) -> str:

@@ -309,7 +309,7 @@ def test_runs_are_told_in_words_and_rounds_of_a_tune_in_one_row(ask: Asked, tmp_
     out = ask("runs")[1].splitlines()
     assert [line.split()[0] for line in out] == ["run", rounds[-1], *reversed(own), "and"]
     assert "  tune, 5 rounds  " in out[1]
-    assert out[-1] == "and 2 whose folder is gone: --json"
+    assert out[-1] == "and 2 whose folder is not here: --json"
     for line, (_, _, words) in zip(reversed(out[2:6]), ends, strict=True):
         assert f"  {words}  " in line
         assert "  train.py  " in line
