@@ -202,3 +202,22 @@ def test_in_a_slurm_job_that_outlives_a_node_another_stands_in(slurm_lab: Lab, p
     assert "nvrun: restart 1 of 1 on a, c; struck off: b: nothing heard for " in stderr
     idle = ["sinfo", "--noheader", "--nodes=a,b,c", "--states=idle", "--format=%D"]
     wait_for(lambda: slurm_lab.run(idle).stdout == "3\n", "the nodes are as they were", timeout=30)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_where_all_pairs_fail_one_spare_is_tried_and_no_host_is_told_as_bad(lab: Lab, place: Path) -> None:
+    (script := place / "rank.py").write_text(RANK)
+    ports = "1024-65535"
+    with (
+        faults.drop(lab, "b", ports, peer="a", way="in"),
+        faults.drop(lab, "c", ports, peer="a", way="in"),
+        faults.drop(lab, "b", ports, peer="c", way="in"),
+    ):
+        code, _, stderr = finish(start(lab, place, "--hosts", "a,b,c", "--nodes", "2", script, place, "-1", "0"))
+    assert code == 78, stderr
+    assert "nvrun: a and b fail together: a spare in the place of b shows which of them is bad" in stderr
+    assert "nvrun: a fails with the spare too; starting again on c, b" in stderr
+    latest = place / "runs" / "latest"
+    assert not (latest / "bad_hosts.txt").exists(), (latest / "bad_hosts.txt").read_text()
+    assert (latest / "good_hosts.txt").read_text() == ""
