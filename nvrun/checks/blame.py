@@ -15,10 +15,10 @@ Edge = tuple[str, str]
 class Blame(NamedTuple):
     """Failed edges that have one explanation."""
 
-    kind: Literal["in", "out", "both", "pair"]
-    """What fails: all that arrives at `host`, all that leaves it, both, or single pairs."""
+    kind: Literal["in", "out", "both", "pair", "all"]
+    """What fails: all that arrives at `host`, all that leaves it, both, single pairs, or every way between hosts."""
     host: str | None
-    """None for pairs: nothing tells which of the two it is."""
+    """None for pairs, of which nothing tells which of the two it is, and for all."""
     edges: tuple[Edge, ...]
     answer: str
     """The most frequent one of these edges, silence last; of a pair that fails both ways that of the first edge."""
@@ -42,7 +42,8 @@ def blame(edges: Mapping[Edge, str]) -> list[Blame]:
     """Every edge that was tried -> "" or why it failed; who is to blame for the failed ones.
 
     A host is named where everything that arrives at it, or leaves it, fails, and that is more than one edge, or others
-    succeed with the same partner. What is left over are pairs, each way of a pair and equal targets put together.
+    succeed with the same partner; none where no host reaches any other. What is left over are pairs, each way of a
+    pair and equal targets put together.
     """
     left = {edge: answer for edge, answer in edges.items() if answer}
     arriving: dict[str, list[Edge]] = {}
@@ -62,7 +63,10 @@ def blame(edges: Mapping[Edge, str]) -> list[Blame]:
     def all_fail(of_host: list[Edge]) -> bool:
         return len(of_host) > 1 and all(edges[edge] for edge in of_host)
 
-    for host in [host for host in leaving if all_fail(leaving[host]) and all_fail(arriving.get(host, []))]:
+    cut_off = [host for host in leaving if all_fail(leaving[host]) and all_fail(arriving.get(host, []))]
+    if cut_off and set(cut_off) >= {*leaving, *arriving}:  # who is named would be by the order of the list
+        return [Blame("all", None, tuple(edges), most_telling(edges.values()))]
+    for host in cut_off:
         take("both", host, [*leaving[host], *arriving[host]])
     for host, of_host in arriving.items():
         if all_fail(of_host) and any(edge in left for edge in of_host):

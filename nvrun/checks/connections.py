@@ -242,7 +242,7 @@ def _between(found: Blame, what: str) -> str:
         both = len(found.targets) == 2
         who = f"between {found.sources[0]} and {found.sources[1]}" if both else _way(found)
     else:
-        who = {"in": "to it", "out": "from it", "both": "to it and from it"}[found.kind]
+        who = {"in": "to it", "out": "from it", "both": "to it and from it", "all": "between all hosts"}[found.kind]
     return f"{who}: {what}"
 
 

@@ -133,6 +133,7 @@ def _finding(
         "in": f"is reached by no other host{at}",
         "out": f"cannot reach {target}{at}" if len(found.edges) == 1 else "cannot reach any other host",
         "pair": _pair(found, at),
+        "all": "no host reaches any other",
     }[found.kind]
     if remedy is None or code not in (DROPPED, REJECTED):
         remedy = code.remedy.replace("PORT", port)

@@ -101,6 +101,7 @@ def ssh_mesh(answers: Mapping[Edge, str]) -> Iterator[Finding]:
             "in": "no other host can log in here",
             "out": "cannot log in to " + ("any other host" if len(found.edges) > 1 else target),
             "both": "no ssh from it or to it",
+            "all": "no host can log in to any other",
             "pair": f"{fold(found.sources)} cannot log in to {listed(found.targets)}",
         }[found.kind]
         yield SSH.found(f"{what}: {found.answer}", host=found.host, subject="ssh", observed=found.answer)

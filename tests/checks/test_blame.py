@@ -51,6 +51,13 @@ def test_with_two_hosts_nobody_can_be_named() -> None:
     assert (both.kind, both.host, both.answer) == ("pair", None, "no")
 
 
+def test_where_no_host_reaches_any_other_none_is_named() -> None:
+    (found,) = blame(dict.fromkeys(mesh([], "abc"), "no"))
+    assert (found.kind, found.host, found.between, len(found.edges)) == ("all", None, (), 6)
+    star = blame({("b", "a"): "no", ("c", "a"): "no"})
+    assert [(each.kind, each.host) for each in star] == [("in", "a")]
+
+
 def test_one_edge_is_enough_where_others_reach_the_same_host() -> None:
     star = {("b", "a"): "", ("c", "a"): "no", ("d", "a"): ""}
     (found,) = blame(star)
