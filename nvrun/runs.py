@@ -246,7 +246,10 @@ def job_of(entry: Remembered) -> Job:
 
 def kernel() -> str:
     """The process table that pids here are of."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # a sandbox's own kernel (gVisor) has none
+        boot = socket.gethostname()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 
 

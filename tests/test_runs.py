@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -79,6 +80,22 @@ def test_a_run_is_named_by_id_prefix_path_and_latest(
     monkeypatch.setattr("socket.gethostname", lambda: "n2")
     with pytest.raises(UsageError, match=rf"its folder .* is not here; it was started on {entry.launcher.host}$"):
         runs.resolve(new.name, environ)
+
+
+def test_a_sandbox_whose_kernel_has_no_boot_id_is_a_place_to_launch_from(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_text
+
+    def without(path: Path, *args: Any, **more: Any) -> str:
+        if path.name == "boot_id":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return read(path, *args, **more)
+
+    monkeypatch.setattr(Path, "read_text", without)
+    add(environ, tmp_path, "20260101-000000-aaaa")
+    (entry,) = runs.known(environ)
+    assert runs.lives(entry.launcher) is True
 
 
 def test_the_latest_is_first_that_of_the_folder_here(
