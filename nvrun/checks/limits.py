@@ -15,6 +15,8 @@ FILES_PER_RANK = 64
 """On the rendezvous host. 32 ranks at 1024 files fail (`Accept failed: Too many open files`), and 65536 is the usual
 advice for a thousand ranks: both are 32 to 64 a rank."""
 FILES_LEAST = 1024
+FILES_ENOUGH, FILES_MOST_PER_RANK = 65536, 4
+"""What is enough for any job of up to 16,384 ranks, and from there on how many a rank: the store's connections."""
 SHM_GPU_LEAST, SHM_GPU_WANTED = 1 * GIB, 8 * GIB
 SHM_LEAST = 32 * MIB
 """Half of Docker's default of 64 MiB: DataLoader workers of a small CPU job live with that default, not with less."""
@@ -39,7 +41,8 @@ NOFILE = declare(
     why="the rendezvous host holds connections of every rank: `Accept failed: Too many open files` beyond the limit",
     remedy="--setup 'ulimit -n 65536' within the hard limit; else limits.conf, LimitNOFILE= or docker --ulimit",
     source="https://github.com/goodfire-ai/spd/issues/957",
-    depends="64 files a rank of the job on the rendezvous host, 64 a rank of its own on others, at least 1024",
+    depends="64 files a rank of the job on the rendezvous host, 64 a rank of its own on others; at least 1024, and no"
+    " more than 65536 or 4 a rank",
 )
 SHM = declare(
     "shm-small",
@@ -119,7 +122,7 @@ def memlock(host: str, limits: Limits, job: Job) -> Results:
 def open_files(host: str, limits: Limits, job: Job) -> Results:
     """Enough files may be open for the ranks, and on the rendezvous host for all connections to it."""
     ranks = job.world if host == job.first else job.ranks.get(host, 1)
-    needed = max(FILES_LEAST, FILES_PER_RANK * ranks)
+    needed = max(FILES_LEAST, min(FILES_PER_RANK * ranks, max(FILES_ENOUGH, FILES_MOST_PER_RANK * ranks)))
     if limits.nofile is not None and 0 <= limits.nofile < needed:
         hard = limits.nofile_hard
         allows = "" if hard is None else f"; the hard limit is {'unlimited' if hard < 0 else hard}"

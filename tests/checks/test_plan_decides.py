@@ -35,6 +35,16 @@ def test_outside_the_plan_is_not_judged(change: Change, job: Job) -> None:
     assert codes(judge(changed(fleet("h100x8", 3), "n02", change), job)) == set()
 
 
+@pytest.mark.parametrize(
+    ("ranks", "files", "found"),
+    [(8, 65536, False), (4096, 65536, False), (4096, 65535, True), (20000, 65536, True), (20000, 240000, False)],
+)
+def test_what_many_ranks_need_of_files_ends_at_the_fields_own_advice(ranks: int, files: int, found: bool) -> None:
+    hosts = changed(fleet("cpu_host", 3), "n01", section("limits", nofile=files, nofile_hard=files))
+    job = Job(ranks={"n01": ranks, "n02": 1, "n03": 1})
+    assert ("nofile-low" in codes(judge(hosts, job))) is found
+
+
 def test_roce_is_judged_by_the_class_that_the_ranks_will_have() -> None:
     """By --env, a preset or nccl.conf as well as by the host's own environment."""
     hosts = {name: LOSSLESS(known) for name, known in fleet("a100x8_nps4", 2).items()}
