@@ -152,8 +152,9 @@ def _unknown(name: str, own: Mapping[str, bool]) -> UsageError:
         return UsageError(f"{name} is a flag of torch.distributed.launch: leave it out, ranks read LOCAL_RANK")
     near = nearest(name, [*own, *(flag.spelling for flag in FLAGS)])
     shown = name if name.isprintable() else repr(name)
+    whose = "nvrun or torchrun" if own else "torchrun 2.9 to 2.14"
     return UsageError(
-        f"{shown} is no flag of nvrun or torchrun" + (f"; did you mean {near}?" if near else ""),
+        f"{shown} is no flag of {whose}" + (f"; did you mean {near}?" if near else ""),
         hint="the program's own arguments come after the program",
     )
 

@@ -131,11 +131,7 @@ def _wrong(flags: Sequence[str], launcher: str) -> Iterator[str]:
     try:
         line = split(flags, OWN if launcher == "nvrun" else {})
     except UsageError as error:
-        yield (
-            error.message.replace("nvrun or torchrun", "torchrun 2.9 to 2.14")
-            if launcher == "torchrun"
-            else error.message
-        )
+        yield error.message
         return
     for flag, value in line.torchrun:
         if flag.read and value is not None and not set("$`{}@%") & set(value):

@@ -149,25 +149,33 @@ def best_again(study: Study) -> dict[str, Any]:
             "tuned_of_best": round(medians.get(tuned, 0.0) / best, 3) if best else None}  # fmt: skip
 
 
-def capture(study: Study) -> dict[str, Any]:
-    """The very variables of nccl-debug and flight-recorder against none, in pairs."""
-    planned = study.nvrun("capture-plan", "plan", "--json", "--nproc-per-node", "2", str(HERE / "ranks.py"), "where")
-    rank = planned.result()["hosts"][0]
-    rank = rank.get("plan", rank)
-    folder = study.work / "captured"
+RECORDERS = ("hook nccl-debug", "hook flight-recorder")
+
+
+def set_by(study: Study, name: str, where: list[str], sources: tuple[str, ...]) -> list[str]:
+    """The variables that NCCL and PyTorch get from these, without a word of the user's, as words of an environment;
+    files go into one folder."""
+    plan = study.nvrun(f"{name}-plan", "plan", "--json", *where, str(HERE / "ranks.py"), "where").result()
+    host = plan["hosts"][0]
+    host = host.get("plan", host)
+    folder = study.work / f"{name}-captured"
     folder.mkdir()
     words = []
-    for each in [*rank.get("env", []), *rank["ranks"][0]["env"]]:
-        if each["source"] in ("hook nccl-debug", "hook flight-recorder"):
-            value = each["value"]
-            if "/" in value:
-                value = f"{folder}/{value.rpartition('/')[2]}"
-            words.append(f"{each['name']}={value}")
+    for each in [*host.get("env", []), *host["ranks"][0]["env"]]:
+        if each["source"] in sources and each["name"].startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_")):
+            _, slash, last = each["value"].rpartition("/")
+            words.append(f"{each['name']}={f'{folder}/{last}' if slash else last}")
+    return words
+
+
+def capture(study: Study) -> dict[str, Any]:
+    """The very variables of nccl-debug and flight-recorder against none, in pairs."""
+    where = ["--nproc-per-node", "2"]
+    words = set_by(study, "capture", where, RECORDERS)
     both = ["default", " ".join(words)]
     pairs = 8 if GPU else 3
     order = [[which, False] for at in range(pairs) for which in ((0, 1) if at % 2 == 0 else (1, 0))]
     points = [["all_reduce", size] for size in SIZES[1:]]
-    where = ["--nproc-per-node", "2"]
     done = session(study, "capture", where, environments=both, order=[[0, False], *order], points=points)
     by_trial: dict[int, dict[int, float]] = {}
     for record in done["records"]:
@@ -186,7 +194,7 @@ def capture(study: Study) -> dict[str, Any]:
                 rates["capture"].append(round(on, 1))
         if ratios:
             found[str(size)] = {"capture_over_none": statistics.median(ratios), "pairs": ratios, "GB/s": rates}
-    found["logs"] = sorted(path.name for path in folder.iterdir())[:4]
+    found["logs"] = sorted(path.name for path in (study.work / "capture-captured").iterdir())[:4]
     return found
 
 

@@ -10,35 +10,19 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from tests.gpu.figures import SIZES, compression, hosts, session
-from tests.gpu.study import GPU, HERE, Study
+from tests.gpu.figures import RECORDERS, SIZES, compression, hosts, session, set_by
+from tests.gpu.study import GPU, Study
 
 DEFAULT, AUTOMATIC = "default", "automatic"
 NVLINK = ["throughput", "latency", "model-large", "model-medium", "model-small", "stability", "nvlink", "hopper"]
 SOCKETS = ["ethernet", "model-large", "model-medium", "model-small", "throughput", "latency", "stability", "hopper"]
 
 
-def automatic(study: Study, name: str, where: list[str]) -> list[str]:
-    """The variables that NCCL and PyTorch get without a word of the user's, as words; files go into one folder."""
-    plan = study.nvrun(f"{name}-plan", "plan", "--json", *where, str(HERE / "ranks.py"), "where").result()
-    host = plan["hosts"][0]
-    host = host.get("plan", host)
-    folder = study.work / f"{name}-captured"
-    folder.mkdir()
-    words = []
-    for each in [*host.get("env", []), *host["ranks"][0]["env"]]:
-        ours = each["source"] in ("nvrun", "hook nccl-debug", "hook flight-recorder")
-        if ours and each["name"].startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_")):
-            _, slash, last = each["value"].rpartition("/")
-            words.append(f"{each['name']}={f'{folder}/{last}' if slash else last}")
-    return words
-
-
 def measured(
     study: Study, name: str, where: list[str], named: list[str], pairs: int, *, sizes: list[int] = SIZES, every: int = 1
 ) -> dict[str, Any]:
     """`every`: of so many pairs one is measured beside a product too."""
-    ours = automatic(study, name, where)
+    ours = set_by(study, name, where, ("nvrun", *RECORDERS))
     # The job that measures has each host's interface already; an empty value is to NCCL as none (src/misc/socket.cc).
     bare = "NCCL_SOCKET_IFNAME=" if any(word.startswith("NCCL_SOCKET_IFNAME=") for word in ours) else DEFAULT
     words = [bare, " ".join(word for word in ours if not word.startswith("NCCL_SOCKET_IFNAME=")) or DEFAULT, *named]
