@@ -112,7 +112,8 @@ def collnet(given: Given) -> Iterator[Finding]:
 
 def thresholds(given: Given) -> Iterator[Finding]:
     """Sizes that another size caps or cancels."""
-    buffer = given.number("NCCL_BUFFSIZE") or 4194304
+    set_to = given.number("NCCL_BUFFSIZE") or 0
+    buffer = set_to if set_to > 0 else 4194304  # NCCL's default; `nccl-value-range` speaks of the other
     for name in ("NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE"):
         if (given.number(name) or 0) > buffer // 8:
             yield found(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nvrun.facts import Address, Cpus, Gid, Gpu, HostFacts, Interface, Network, NvLink, RdmaPort, Software
@@ -579,6 +579,7 @@ def test_a_script_without_settings() -> None:
     assert lint_script("#!/bin/bash\necho $NCCL_BUFFSIZE ${NCCL_DEBUG:-x}\ntorchrun train.py\n", "job.sh") == []
 
 
+@example({"NCCL_BUFFSIZE": "-1"}, None)
 @given(
     st.dictionaries(
         st.sampled_from(sorted(catalogue.variables())) | st.text("NCL_ABZ", max_size=12).map("NCCL_".__add__),
