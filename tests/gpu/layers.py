@@ -19,19 +19,19 @@ SOCKETS = ["ethernet", "model-large", "model-medium", "model-small", "throughput
 
 
 def measured(
-    study: Study, name: str, where: list[str], named: list[str], pairs: int, *, sizes: list[int] = SIZES, every: int = 1
+    study: Study, name: str, where: list[str], named: list[str], alone: int, beside: int, sizes: list[int] = SIZES
 ) -> dict[str, Any]:
-    """`every`: of so many pairs one is measured beside a product too."""
+    """So many pairs alone and beside a product."""
     ours = set_by(study, name, where, ("nvrun", *RECORDERS))
     # The job that measures has each host's interface already; an empty value is to NCCL as none (src/misc/socket.cc).
     bare = "NCCL_SOCKET_IFNAME=" if any(word.startswith("NCCL_SOCKET_IFNAME=") for word in ours) else DEFAULT
     words = [bare, " ".join(word for word in ours if not word.startswith("NCCL_SOCKET_IFNAME=")) or DEFAULT, *named]
     titles = [DEFAULT, AUTOMATIC, *named]
     order: list[list[Any]] = [[0, False]]
-    for at in range(max(pairs, len(named))):
-        if at < pairs:
-            for beside in (False, True) if at % every == 0 else (False,):
-                order += [[which, beside] for which in ((0, 1) if at % 2 == 0 else (1, 0))]
+    for at in range(max(alone, beside, len(named))):
+        for loaded, pairs in ((False, alone), (True, beside)):
+            if at < pairs:
+                order += [[which, loaded] for which in ((0, 1) if at % 2 == 0 else (1, 0))]
         if at < len(named):
             order += [[2 + at, False], [2 + at, True]]
     points = [["all_reduce", size] for size in sizes]
@@ -112,21 +112,25 @@ def summary(found: dict[str, Any], named: list[str]) -> list[str]:
 
 
 def nvlink(study: Study) -> dict[str, Any]:
-    return measured(study, "layers-nvlink", ["--nproc-per-node", "2"], NVLINK if GPU else NVLINK[:1], 6 if GPU else 2)
+    pairs = 6 if GPU else 2
+    return measured(study, "layers-nvlink", ["--nproc-per-node", "2"], NVLINK if GPU else NVLINK[:1], pairs, pairs)
 
 
 def sockets(study: Study) -> dict[str, Any]:
-    return measured(study, "layers-sockets", hosts(study), SOCKETS if GPU else SOCKETS[:1], 6 if GPU else 2)
+    pairs = 6 if GPU else 2
+    return measured(study, "layers-sockets", hosts(study), SOCKETS if GPU else SOCKETS[:1], pairs, pairs)
 
 
 def automatic_sockets(study: Study) -> dict[str, Any]:
     """Many pairs: between two processes the same setting scatters by a tenth here."""
-    sizes = SIZES[:-1]
-    return measured(study, "automatic-sockets", hosts(study), [], 20 if GPU else 2, sizes=sizes, every=2)
+    alone, beside = (4, 36) if GPU else (2, 2)
+    return measured(study, "automatic-sockets", hosts(study), [], alone, beside, SIZES[:-1])
 
 
 def automatic_longest(study: Study) -> dict[str, Any]:
-    return measured(study, "automatic-longest", hosts(study), [], 1, sizes=SIZES[-1:])
+    """A pair takes 40 s; what the step's time does not hold is left out."""
+    pairs = 14 if GPU else 1
+    return measured(study, "automatic-longest", hosts(study), [], pairs, pairs, SIZES[-1:])
 
 
 STEPS: dict[str, tuple[float, Callable[[Study], Any]]] = {
