@@ -294,6 +294,8 @@ class Launch:
             self._host_done(host, body)
         elif kind == "file":
             self._logs.begin_file(host, body["path"])
+        elif kind == "unread":
+            self._logs.unread(host, body["path"], body["why"])
         elif kind == "no-start":
             self._states[host] = "done"  # there is nothing whose end could still be told
             name = self._crew.names[host]

@@ -206,7 +206,7 @@ class RunResult(Frozen, frozen=True, kw_only=True):
     console_dropped: Mapping[str, int] = {}
     """Bytes per host that the console did not get; the files have them."""
     not_fetched: tuple[str, ...] = ()
-    """Hosts whose logs could not be brought back, and where they still are."""
+    """Where logs still are that could not be brought back: `HOST:FOLDER`, or `HOST:FOLDER/FILE (reason)`."""
     began: bool = False
     """Whether ranks were let go."""
     bad_hosts: Mapping[str, str] = {}

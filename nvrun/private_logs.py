@@ -20,6 +20,10 @@ class PrivateLogs:
         """Host -> the folder of its own that still holds its logs."""
         self._crew, self._folder = crew, folder
         self._heard_at: dict[int, float] = {}
+        self._unread: dict[int, list[str]] = {}
+        """Host -> `FILE (reason)` of what could not be read there."""
+        self._left: list[str] = []
+        """`HOST:FOLDER/FILE (reason)` of hosts whose other files came."""
 
     def bring(self, hosts: Collection[int]) -> None:
         """Fetches those of `hosts`; what does not come stays where it is. Ctrl-C meanwhile ends it."""
@@ -31,14 +35,15 @@ class PrivateLogs:
         while waiting and crew.signals == asked:
             crew.pump(time.monotonic() + 1.0)
             waiting -= self._folder.unfetched.keys()
-            whole = {host for host in waiting if crew.take(host, "fetched")}
-            for host in whole:
+            told = {host for host in waiting if crew.take(host, "fetched")}
+            for host in told:
                 self._folder.end_file(host)
-                del self.private[host]
-            if whole:
+                where = f"{crew.names[host]}:{self.private.pop(host)}"
+                self._left += [f"{where}/{file}" for file in self._unread.get(host, ())]
+            if whole := told - self._unread.keys():
                 crew.send({"t": "remove"}, to=whole)
             now = time.monotonic()
-            waiting -= whole | crew.gone | {host for host in waiting if now - self._heard_at[host] > _SILENT_SECONDS}
+            waiting -= told | crew.gone | {host for host in waiting if now - self._heard_at[host] > _SILENT_SECONDS}
         for host, why in self._folder.unfetched.items():
             crew.say(f"nvrun: logs of {crew.names[host]} could not be written here: {why}")
 
@@ -46,10 +51,15 @@ class PrivateLogs:
         """The next bytes of `host` are of this file."""
         self._folder.begin_file(host, self._crew.names[host], path)
 
+    def unread(self, host: int, path: str, why: str) -> None:
+        """The host cannot read this file, or not to its end: it stays there, and so does the folder."""
+        self._folder.end_file(host)
+        self._unread.setdefault(host, []).append(f"{path} ({why})")
+
     def append(self, host: int, data: bytes) -> None:
         self._heard_at[host] = time.monotonic()
         self._folder.append(host, data)
 
     def not_fetched(self) -> tuple[str, ...]:
-        """`HOST:FOLDER` of what still lies there."""
-        return tuple(f"{self._crew.names[host]}:{path}" for host, path in sorted(self.private.items()))
+        """`HOST:FOLDER`, or `HOST:FOLDER/FILE (reason)`, of what still lies there."""
+        return (*(f"{self._crew.names[host]}:{path}" for host, path in sorted(self.private.items())), *self._left)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from typing import Callable, Iterator, NamedTuple, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Tuple
 
 TOKEN = ".token"
 
@@ -77,13 +77,21 @@ def _reads(path: str, token: str) -> bool:
         return file.read(256) == token.encode()
 
 
-def files(folder: Folder) -> Iterator[Tuple[str, str]]:
-    """(path relative to the folder, absolute path) of each regular file; links are never followed."""
-    for parent, _, names in os.walk(folder.path):
+def files(folder: Folder) -> Iterator[Tuple[str, str, str]]:
+    """(path relative to the folder, absolute path, "") of each regular file; links are never followed. With a reason in
+    place of "": of what cannot be looked at, a folder too."""
+    hidden: List[OSError] = []
+    for parent, _, names in os.walk(folder.path, onerror=hidden.append):
         for name in sorted(names):
             path = os.path.join(parent, name)
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                yield os.path.relpath(path, folder.path), path
+            try:
+                if stat.S_ISREG(os.lstat(path).st_mode):
+                    yield os.path.relpath(path, folder.path), path, ""
+            except OSError as error:
+                hidden.append(error)
+    for each in hidden:
+        if not isinstance(each, FileNotFoundError):  # somebody removed it meanwhile
+            yield os.path.relpath(each.filename, folder.path), each.filename, each.strerror
 
 
 def remove(folder: Folder) -> None:

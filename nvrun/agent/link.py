@@ -78,27 +78,32 @@ class Link:
         self._flush()
 
     def _flush(self) -> None:
-        try:
-            while True:
-                if not self._queue:
-                    more = next(self._source, None) if self._source else None
-                    if more is None:
-                        self._source = None
-                        self._loop.unwatch(self._out)
-                        return
-                    self._queue.append(more)
-                    self._queued_bytes += len(more)
-                data = self._queue[0]
+        while self._queue or self._take_from_source():
+            data = self._queue[0]
+            try:
                 sent = os.write(self._out, data)
-                self._queued_bytes -= sent
-                if sent == len(data):
-                    self._queue.popleft()
-                else:
-                    self._queue[0] = data[sent:]
-        except BlockingIOError:
-            self._loop.watch(self._out, WRITE, self._flush)
-        except OSError:  # nobody reads any more
-            self._ended(False)
+            except BlockingIOError:
+                self._loop.watch(self._out, WRITE, self._flush)
+                return
+            except OSError:  # nobody reads any more
+                self._ended(False)
+                return
+            self._queued_bytes -= sent
+            if sent == len(data):
+                self._queue.popleft()
+            else:
+                self._queue[0] = data[sent:]
+        self._loop.unwatch(self._out)
+
+    def _take_from_source(self) -> bool:
+        """The next frame of what is made as the link takes it, where there is one."""
+        more = next(self._source, None) if self._source else None
+        if more is None:
+            self._source = None
+            return False
+        self._queue.append(more)
+        self._queued_bytes += len(more)
+        return True
 
     def _beat(self) -> None:
         if self._queued_bytes < 4096:

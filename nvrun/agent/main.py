@@ -256,12 +256,22 @@ class Agent:
         return answer
 
     def _files(self, where: folder.Folder) -> Iterator[bytes]:
-        for name, path in folder.files(where):
-            yield wire.message(self.link.host, {"t": "file", "path": name})
-            with open(path, "rb") as file:
-                while data := file.read(1 << 16):
-                    yield b"".join(wire.frames(self.link.host, wire.FILE, data))
+        """What cannot be read is named with the reason, and the rest comes."""
+        for name, path, why in folder.files(where):
+            try:
+                if not why:
+                    yield from self._file(name, path)
+            except OSError as error:
+                why = str(error.strerror)
+            if why:
+                yield wire.message(self.link.host, {"t": "unread", "path": name, "why": why})
         yield wire.message(self.link.host, {"t": "fetched"})
+
+    def _file(self, name: str, path: str) -> Iterator[bytes]:
+        with open(path, "rb") as file:
+            yield wire.message(self.link.host, {"t": "file", "path": name})
+            while data := file.read(1 << 16):
+                yield b"".join(wire.frames(self.link.host, wire.FILE, data))
 
     # -- ends -----------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,10 @@ class _File(msgspec.Struct):
     path: str
 
 
+class _Unread(_File):
+    why: str
+
+
 class _Stopped(msgspec.Struct):
     pid: _Count
 
@@ -105,6 +109,7 @@ _FORMS: dict[str, type[msgspec.Struct]] = {
     "failed": _Failed,
     "no-start": _NoStart,
     "file": _File,
+    "unread": _Unread,
     "stopped": _Stopped,
     "rank": _Rank,
     "noted": _Noted,

@@ -99,8 +99,8 @@ def test_only_regular_files_are_brought_back(tmp_path: Path) -> None:
     (tmp_path / "rank0.out").write_text("out")
     (tmp_path / "passwd").symlink_to("/etc/passwd")
     os.mkfifo(tmp_path / "pipe")
-    names = sorted(name for name, _ in folder.files(folder.Folder(str(tmp_path), False)))
-    assert names == ["rank0.out", "torchrun/attempt_0/error.json"]
+    found = sorted(folder.files(folder.Folder(str(tmp_path), False)))
+    assert [(name, why) for name, _, why in found] == [("rank0.out", ""), ("torchrun/attempt_0/error.json", "")]
 
 
 def test_runs_that_come_and_go_do_not_take_each_others_parent_away(tmp_path: Path, temp: Path) -> None:

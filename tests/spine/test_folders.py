@@ -56,6 +56,7 @@ def test_no_shared_file_system(make_lab: Callable[..., Lab]) -> None:
     assert "not_fetched" not in json.loads((run / "result.json").read_text())
     for host in lab.hosts:
         wait_for(partial(is_empty, lab, host), f"an empty /tmp on {host}")
+    unreadable_logs(lab)
 
     lab.exec("b", ["sh", "-c", "mkdir /tmp/elsewhere && ln -s elsewhere /tmp/nvrun-0"], check=True)
     done = lab.run(argv, timeout=60)
@@ -67,6 +68,32 @@ def test_no_shared_file_system(make_lab: Callable[..., Lab]) -> None:
     assert told["ended_by"] == "preflight"
     assert [finding["code"] for finding in told["findings"]] == ["host-no-folder"]
     wait_for(lambda: is_empty(lab, "a"), "an empty /tmp on a")
+
+
+def unreadable_logs(lab: Lab) -> None:
+    """What a host itself cannot read is named, and stays there; the rest comes."""
+    program = """
+import glob, os
+print("out", os.environ["RANK"], flush=True)
+if os.environ["RANK"] == "1":
+    (logs,) = glob.glob("/tmp/nvrun-4711/*.1")
+    os.mkdir(logs + "/deep")
+    os.chmod(logs + "/deep", 0)
+    os.chmod(logs + "/rank1.err", 0)
+"""
+    argv = [*NVRUN, "--hosts", "a,b", "--nproc-per-node", "1", "--no-python", "--", "python3", "-c", program]
+    done = lab.run(argv, user=USER, timeout=60)
+    assert done.returncode == 0, done.stderr
+    run = lab.path("launcher", lab.home(USER)) / "nvrun-runs/latest"
+    told = json.loads((run / "result.json").read_text())
+    where = f"b:/tmp/nvrun-4711/{told['run_id']}.1"
+    assert sorted(told["not_fetched"]) == [f"{where}/{file} (Permission denied)" for file in ("deep", "rank1.err")]
+    assert f"could not be brought back: {where}/rank1.err (Permission denied)" in done.stderr
+    assert (run / "logs/b/rank1.out").read_text() == "out 1\n"
+    assert not (run / "logs/b/rank1.err").exists(), "an empty file would say that nothing was written"
+    assert {"rank1.out", "torchrun.err"} <= {path.name for path in (run / "logs/b").iterdir()}
+    assert lab.exec("b", ["find", "/tmp/nvrun-4711", "-name", "rank1.err"]).stdout, "it may be mended there"
+    lab.exec("b", ["rm", "-r", "/tmp/nvrun-4711"], check=True)
 
 
 def is_empty(lab: Lab, host: str) -> bool:
