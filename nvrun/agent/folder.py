@@ -91,7 +91,7 @@ def files(folder: Folder) -> Iterator[Tuple[str, str, str]]:
                 hidden.append(error)
     for each in hidden:
         if not isinstance(each, FileNotFoundError):  # somebody removed it meanwhile
-            yield os.path.relpath(each.filename, folder.path), each.filename, each.strerror
+            yield os.path.relpath(each.filename, folder.path), each.filename, str(each.strerror)
 
 
 def remove(folder: Folder) -> None:
