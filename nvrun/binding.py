@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from nvrun.bindfile import Row
-from nvrun.facts import Gpu, HostFacts
-from nvrun.meanings import means
+from nvrun.facts import HostFacts
+from nvrun.meanings import found, means
 from nvrun.model import Binding, Finding, Frozen, Severity
 from nvrun.topology.cpus import CpuLayout, format_cpulist, layout, share, spare_nodes
 from nvrun.topology.devices import Device, visible
@@ -182,11 +182,11 @@ def _beside_gpus(
     places: dict[int, _Place] = {}
     findings: list[Finding] = []
     for rank, device in enumerate(devices):
-        found = _home(device, cpus)
-        if isinstance(found, str):
-            places[rank] = _Place(why=f"not bound: {found}")
+        home = _home(device, cpus)
+        if isinstance(home, str):
+            places[rank] = _Place(why=f"not bound: {home}")
         else:
-            homes[rank] = found
+            homes[rank] = home
     for nodes, ranks in _groups(facts, cpus, homes, mode).items():
         cores = cpus.interleaved(nodes)
         if mode == "exclusive" and len(cores) < len(ranks):
@@ -307,74 +307,54 @@ def _remarks(
 ) -> Iterator[Finding]:
     unknown = [d.gpu for d in devices if d is not None and d.gpu is not None and d.gpu.numa_node is None]
     if unknown and len(cpus.nodes) > 1:
-        yield _numa_unknown(facts.host, unknown)
+        yield found(
+            NODE_UNKNOWN,
+            Severity.WARNING,
+            "the kernel does not say which NUMA node these GPUs are on: their ranks are not bound",
+            host=facts.host,
+            subject=f"GPU {format_cpulist(gpu.index for gpu in unknown)}",
+            observed="numa_node -1",
+        )
     for node in sorted({home.gpu_node for home in homes.values() if home.gpu_node != home.node}):
-        yield Finding(
-            code=NODE_WITHOUT_CPUS,
-            severity=Severity.WARNING,
+        yield found(
+            NODE_WITHOUT_CPUS,
+            Severity.WARNING,
+            f"no CPU beside the GPUs of NUMA node {node} may be used: their ranks run on another node",
             host=facts.host,
             subject=f"NUMA node {node}",
             observed=f"CPUs {format_cpulist(cpus.cpus(cpus.nodes))} allowed",
-            message=f"no CPU beside the GPUs of NUMA node {node} may be used: their ranks run on another node",
-            remedy="ask for CPUs beside the GPUs (Slurm: --gres-flags=enforce-binding), or widen the cpuset",
         )
 
 
-def _numa_unknown(host: str, gpus: Sequence[Gpu]) -> Finding:
-    return Finding(
-        code=NODE_UNKNOWN,
-        severity=Severity.WARNING,
-        host=host,
-        subject=f"GPU {format_cpulist(gpu.index for gpu in gpus)}",
-        observed="numa_node -1",
-        message="the kernel does not say which NUMA node these GPUs are on: their ranks are not bound",
-        remedy="expose the NUMA topology to the virtual machine, or give the CPUs with --bind FILE",
-    )
-
-
 def _more_ranks_than_gpus(host: str, ranks: int, gpus: int) -> Finding:
-    return Finding(
-        code=MORE_RANKS,
-        severity=Severity.ERROR,
+    return found(
+        MORE_RANKS,
+        Severity.ERROR,
+        f"{ranks} ranks, but cuda:{gpus} does not exist: {gpus} GPU{'s are' if gpus > 1 else ' is'} visible",
         host=host,
         subject=f"local rank {format_cpulist(range(gpus, ranks))}",
         observed=f"{ranks} ranks",
         expected=f"at most {gpus}, the GPUs visible there",
-        message=f"{ranks} ranks, but cuda:{gpus} does not exist: {gpus} GPU{'s are' if gpus > 1 else ' is'} visible",
-        remedy=f"--nproc-per-node {gpus}; if ranks share GPUs on purpose or use none, --waive more-ranks-than-gpus",
+        remedy=f"--nproc-per-node {gpus}; if ranks share GPUs on purpose or use none, --waive {MORE_RANKS}",
     )
 
 
 def _too_few_cores(host: str, nodes: Sequence[int], cores: int, ranks: int) -> Finding:
-    return Finding(
-        code=TOO_FEW_CORES,
-        severity=Severity.ERROR,
+    return found(
+        TOO_FEW_CORES,
+        Severity.ERROR,
+        f"--bind exclusive: {ranks} ranks want a core each, NUMA node {format_cpulist(nodes)} has {cores}",
         host=host,
         subject=f"NUMA node {format_cpulist(nodes)}",
         observed=f"{cores} cores",
         expected=f"{ranks}, one for each rank",
-        message=f"--bind exclusive: {ranks} ranks want a core each, NUMA node {format_cpulist(nodes)} has {cores}",
-        remedy="--bind node lets ranks share cores; or ask the scheduler for more CPUs a task",
     )
 
 
 def _memory_refused(host: str, node: int) -> Finding:
-    return Finding(
-        code=MEMORY_REFUSED,
-        severity=Severity.ERROR,
-        host=host,
-        subject=f"NUMA node {node}",
-        message=f"--bind-memory strict: NUMA node {node} has no memory that this job may use",
-        remedy="--bind-memory preferred, or widen the cpuset's memory nodes",
-    )
+    message = f"--bind-memory strict: NUMA node {node} has no memory that this job may use"
+    return found(MEMORY_REFUSED, Severity.ERROR, message, host=host, subject=f"NUMA node {node}")
 
 
 def _table_error(host: str, rank: int, message: str) -> Finding:
-    return Finding(
-        code=FILE_WRONG,
-        severity=Severity.ERROR,
-        host=host,
-        subject=f"local rank {rank}",
-        message=message,
-        remedy="correct the file, or use --bind node",
-    )
+    return found(FILE_WRONG, Severity.ERROR, message, host=host, subject=f"local rank {rank}")

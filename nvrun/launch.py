@@ -18,7 +18,7 @@ from nvrun.fleet.crew import MUTE_AFTER, SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.session import Body
 from nvrun.inspection import Inspection
 from nvrun.job import Job
-from nvrun.meanings import MEANINGS, means, there
+from nvrun.meanings import MEANINGS, found, means, there
 from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity, first_failure
 from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
@@ -257,8 +257,7 @@ class Launch:
         for name, why in self._lost.items():
             message = f"{name} was lost {'before' if self.plan is None else 'while'} its ranks ran: {why}"
             remedy = there(MEANINGS[HOST_LOST].remedy, name)
-            yield Finding(code=HOST_LOST, severity=Severity.ERROR, message=message, host=name, remedy=remedy,
-                          confidence=0.9)  # fmt: skip
+            yield found(HOST_LOST, Severity.ERROR, message, host=name, remedy=remedy, confidence=0.9)
 
     def _ending(self) -> Ending:
         """What ended it. Ranks that fail because a host is gone are often heard before that host is missed."""
@@ -362,10 +361,7 @@ class Launch:
         for path, (lost, why) in body["lost"].items():
             message = f"{name}: {_words(why)}: {lost} bytes of output could not be written to {path}"
             crew.say(f"nvrun: {message}")
-            self._changed.append(
-                Finding(code=OUTPUT_LOST, severity=Severity.WARNING, message=message, host=name, subject=path,
-                        remedy=MEANINGS[OUTPUT_LOST].remedy)
-            )  # fmt: skip
+            self._changed.append(found(OUTPUT_LOST, Severity.WARNING, message, host=name, subject=path))
         if body["stuck"]:
             pids = " ".join(str(pid) for pid in body["stuck"])
             crew.say(f"nvrun: {name}: processes {pids} cannot be ended (uninterruptible wait); it may need a reboot")
@@ -378,11 +374,10 @@ class Launch:
 
     def _torchrun_over(self, name: str, code: int, message: str, tail: Sequence[str] = ()) -> None:
         """torchrun itself has failed on a host. Before the ranks were let go that waits for what the checks say."""
-        kind = TORCHRUN_KILLED if code < 0 else TORCHRUN_FAILED
-        self._torchrun = self._torchrun or Finding(
-            code=kind, severity=Severity.ERROR, message=message, host=name, remedy=MEANINGS[kind].remedy,
-            evidence=tuple(tail), confidence=0.9 if code < 0 else 0.5,
-        )  # fmt: skip
+        kind, confidence = (TORCHRUN_KILLED, 0.9) if code < 0 else (TORCHRUN_FAILED, 0.5)
+        self._torchrun = self._torchrun or found(
+            kind, Severity.ERROR, message, host=name, evidence=tuple(tail), confidence=confidence
+        )
         words = "\n".join([message, *(f"    {line}" for line in tail)])
         if self.plan is not None:
             self._crew.end("torchrun", shell_code(code), words)

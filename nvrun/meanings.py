@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from nvrun.model import Frozen
+from nvrun.model import Finding, Frozen, Severity
 
 
 class Meaning(Frozen, frozen=True, kw_only=True):
@@ -41,3 +41,31 @@ def means(code: str, summary: str, *, read: str, why: str, remedy: str, source: 
     if MEANINGS.setdefault(code, meaning) != meaning:
         raise ValueError(f"finding code {code} has two meanings")
     return code
+
+
+def found(
+    code: str,
+    severity: Severity,
+    message: str,
+    *,
+    host: str | None = None,
+    subject: str = "",
+    observed: str = "",
+    expected: str = "",
+    remedy: str | None = None,
+    evidence: tuple[str, ...] = (),
+    confidence: float | None = None,
+) -> Finding:
+    """A finding of a declared code. Its remedy is the code's own where none is given that is nearer to the case."""
+    return Finding(
+        code=code,
+        severity=severity,
+        message=message,
+        host=host,
+        subject=subject,
+        observed=observed,
+        expected=expected,
+        remedy=MEANINGS[code].remedy if remedy is None else remedy,
+        evidence=evidence,
+        confidence=confidence,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from nvrun.facts import HostFacts
-from nvrun.meanings import means
+from nvrun.meanings import found, means
 from nvrun.model import Finding, Severity, Skipped
 from nvrun.preset_file import Fits
 
@@ -104,22 +104,14 @@ def unmet(requires: Iterable[str], facts: HostFacts) -> list[Finding | Skipped]:
     return [answer for name in requires if (answer := REQUIREMENTS[name](facts)) is not None]
 
 
-def _missing(facts: HostFacts, code: str, message: str, remedy: str) -> Finding:
-    return Finding(code=code, severity=Severity.ERROR, message=message, host=facts.host, remedy=remedy)
-
-
 def _nvlink(facts: HostFacts) -> Finding | Skipped | None:
     if facts.gpus is None:
         return Skipped(code=NVLINK, host=facts.host, reason=facts.missing.get("gpus", "GPUs were not read"))
     without = [gpu.index for gpu in facts.gpus if not any(link.active for link in gpu.nvlinks)]
     if facts.gpus and not without:
         return None
-    return _missing(
-        facts,
-        NVLINK,
-        f"no active NVLink on GPU {', '.join(map(str, without)) or '(none there)'}",
-        "nvidia-smi nvlink -s",
-    )
+    message = f"no active NVLink on GPU {', '.join(map(str, without)) or '(none there)'}"
+    return found(NVLINK, Severity.ERROR, message, host=facts.host)
 
 
 def _rdma(facts: HostFacts) -> Finding | Skipped | None:
@@ -127,7 +119,8 @@ def _rdma(facts: HostFacts) -> Finding | Skipped | None:
         return Skipped(code=RDMA, host=facts.host, reason=facts.missing.get("rdma", "RDMA ports were not read"))
     if any(port.state == "ACTIVE" and port.device.startswith("mlx5") for port in facts.rdma):
         return None
-    return _missing(facts, RDMA, "no active mlx5 port: GPU-initiated RDMA needs a ConnectX NIC", "ibv_devinfo")
+    message = "no active mlx5 port: GPU-initiated RDMA needs a ConnectX NIC"
+    return found(RDMA, Severity.ERROR, message, host=facts.host)
 
 
 def _gpudirect(facts: HostFacts) -> Finding | Skipped | None:
@@ -136,12 +129,11 @@ def _gpudirect(facts: HostFacts) -> Finding | Skipped | None:
         return Skipped(code=GPUDIRECT, host=facts.host, reason="whether nvidia_peermem is loaded was not read")
     if loaded:
         return None
-    return Finding(
-        code=GPUDIRECT,
-        severity=Severity.WARNING,  # dma-buf can do without, where NVSHMEM and the driver both know it
-        message="nvidia_peermem is not loaded: RDMA into GPU memory then depends on dma-buf",
+    return found(
+        GPUDIRECT,
+        Severity.WARNING,  # dma-buf can do without, where NVSHMEM and the driver both know it
+        "nvidia_peermem is not loaded: RDMA into GPU memory then depends on dma-buf",
         host=facts.host,
-        remedy="sudo modprobe nvidia_peermem",
     )
 
 
@@ -155,11 +147,12 @@ def _gpu_initiated(facts: HostFacts) -> Finding | Skipped | None:
         "PeerMappingOverride=1" in peer or "PeerMappingOverride=0x1" in peer
     ):
         return None
-    return _missing(
-        facts,
+    return found(
         IBGDA,
+        Severity.ERROR,
         "the driver was loaded without EnableStreamMemOPs=1 and PeerMappingOverride=1: GPU-initiated RDMA fails",
-        "echo 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\"'"
+        host=facts.host,
+        remedy="echo 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\"'"
         " | sudo tee /etc/modprobe.d/nvidia-ibgda.conf, rebuild the initramfs, reboot",
     )
 

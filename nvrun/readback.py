@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nvrun.meanings import means
+from nvrun.meanings import found, means
 from nvrun.model import Finding, Severity
 from nvrun.plan import HostPlan, RankPlan
 from nvrun.topology.cpus import format_cpulist, parse_cpulist
 
-_WHY = "data and threads are not where the plan put them: what was measured or judged of it does not hold"
-_REMEDY = "does the script choose a device or bind itself? --bind none leaves it all to the script"
 CPUS, MEMORY, GPU = (
-    means(code, summary, read=read, why=_WHY, remedy=_REMEDY, source=source)
+    means(
+        code,
+        summary,
+        read=read,
+        why="data and threads are not where the plan put them: what was measured or judged of it does not hold",
+        remedy="does the script choose a device or bind itself? --bind none leaves it all to the script",
+        source=source,
+    )
     for code, summary, read, source in (
         ("rank-cpus-differ", "a rank runs on other CPUs than planned", "Cpus_allowed_list of the rank", "proc(5)"),
         ("rank-memory-differs", "a rank has another memory policy than planned", "numa_maps of the rank", "numa(7)"),
@@ -44,24 +49,23 @@ def _of_rank(host: HostPlan, rank: RankPlan, there: Mapping[str, Any]) -> Iterat
     binding = rank.binding
     assert binding is not None
     if binding.cpus and there["cpus"] is not None and parse_cpulist(there["cpus"]) != binding.cpus:
-        yield _found(host, rank, CPUS, "CPUs", there["cpus"], format_cpulist(binding.cpus))
+        yield _elsewhere(host, rank, CPUS, "CPUs", there["cpus"], format_cpulist(binding.cpus))
     wanted = f"{_POLICY[binding.memory]}:{binding.memory_node}" if binding.memory in ("preferred", "strict") else ""
     policy = (there["policy"] or "").replace("prefer (many)", "prefer")
     if wanted and rank.prefix and policy and policy != wanted:
-        yield _found(host, rank, MEMORY, "memory policy", policy, wanted)
+        yield _elsewhere(host, rank, MEMORY, "memory policy", policy, wanted)
     if binding.gpu and there["gpus"] and binding.gpu not in there["gpus"]:
-        yield _found(host, rank, GPU, "GPU", ", ".join(there["gpus"]), binding.gpu)
+        yield _elsewhere(host, rank, GPU, "GPU", ", ".join(there["gpus"]), binding.gpu)
 
 
-def _found(host: HostPlan, rank: RankPlan, code: str, what: str, observed: str, expected: str) -> Finding:
+def _elsewhere(host: HostPlan, rank: RankPlan, code: str, what: str, observed: str, expected: str) -> Finding:
     name = f"local rank {rank.local_rank}" if host.node_rank is None else f"rank {rank.rank}"
-    return Finding(
-        code=code,
-        severity=Severity.WARNING,
+    return found(
+        code,
+        Severity.WARNING,
+        f"{name} on {host.host.name}: its {what} is {observed}, the plan said {expected}",
         host=host.host.name,
         subject=name,
-        message=f"{name} on {host.host.name}: its {what} is {observed}, the plan said {expected}",
         observed=observed,
         expected=expected,
-        remedy=_REMEDY,
     )

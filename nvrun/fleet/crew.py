@@ -32,7 +32,7 @@ SILENT_AFTER = 10.0
 _STOPPED_SECONDS = 5.0
 _ONE_SIGNAL_SECONDS = 0.2
 """Slurm's time limit sends SIGTERM twice within 5 ms (measured on 22.05); nobody presses Ctrl-C twice so quickly."""
-PORTS_TAKEN = means(
+means(
     "ports-taken",
     "no port of --port-range is free on the first host",
     read="bind(2) on each of them there",
@@ -40,13 +40,6 @@ PORTS_TAKEN = means(
     remedy="--port-range FIRST-LAST names others; ss -ltnp on that host shows who has them",
     source="bind(2): EADDRINUSE",
 )
-_REMEDIES = {
-    "host-no-proc": "mount -t proc proc /proc there; what makes its own pid namespace mounts its own /proc: "
-    "unshare --mount-proc",
-    "host-no-folder": "remove what lies there, or let TMPDIR name another place on that host",
-    "path-missing": "make it there, mount the shared file system, or --chdir DIR to one that is there",
-    PORTS_TAKEN: MEANINGS[PORTS_TAKEN].remedy,
-}
 
 
 class Ending(Frozen, frozen=True, kw_only=True):
@@ -320,14 +313,16 @@ class Crew:
 
     def _refuse(self, host: int, code: str, why: str) -> None:
         """A host that answers but cannot take part: nothing is launched."""
-        message = f"{self.names[host]}: {why}"
+        from nvrun.checks.code import CODES  # all checks come with it: only bad news waits for them
+
+        known, name = CODES.get(code) or MEANINGS.get(code), self.names[host]
         self.findings.append(
             Finding(
                 code=code,
                 severity=Severity.FATAL,
-                message=message,
-                host=self.names[host],
-                remedy=_REMEDIES.get(code, ""),
+                message=f"{name}: {why}",
+                host=name,
+                remedy=known.remedy if known else "",
             )
         )
         self.end("preflight", 78)

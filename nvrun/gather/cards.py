@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from nvrun import __version__
 from nvrun.facts import Address, HostFacts, Interface, Network
+from nvrun.hosts import meanings  # noqa: F401 - declares the codes
 from nvrun.hosts.nodeset import fold
 from nvrun.job import Job
+from nvrun.meanings import found
 from nvrun.model import EndedBy, Finding, Frozen, Severity, Verdict
 from nvrun.topology.interface import addresses
 
@@ -85,26 +87,11 @@ def known(name: str, card: Card) -> Known:
 
 def differences(cards: Mapping[str, Card]) -> Iterator[Finding]:
     """Nodes that are not like the most of them; where there is no majority, not like the first."""
-    for what, words, code, remedy in (
-        (
-            "command",
-            "its command line",
-            "node-command-differs",
-            "srun starts the same command on all nodes: is it built from a variable?",
-        ),
-        (
-            "script",
-            "its script",
-            "node-script-differs",
-            "copy the program to all nodes, or keep it in a folder that they share",
-        ),
-        (
-            "world",
-            "its world",
-            "node-world-differs",
-            "give no --nnodes, --node-rank or endpoint under srun: nvrun sets them",
-        ),
-        ("nvrun", "the version of its nvrun", "node-nvrun-differs", "install the same nvrun on all nodes"),
+    for what, words in (
+        ("command", "its command line"),
+        ("script", "its script"),
+        ("world", "its world"),
+        ("nvrun", "the version of its nvrun"),
     ):
         values = {name: getattr(each, what) for name, each in cards.items()}
         usual, count = Counter(values.values()).most_common(1)[0]
@@ -113,27 +100,20 @@ def differences(cards: Mapping[str, Card]) -> Iterator[Finding]:
         alike = [name for name, value in values.items() if value == usual]
         for name, value in values.items():
             if value != usual:
-                yield Finding(
-                    code=code,
-                    severity=Severity.ERROR,
+                yield found(
+                    f"node-{what}-differs",
+                    Severity.ERROR,
+                    f"{words} is another than on {fold(alike)}",
                     host=name,
-                    message=f"{words} is another than on {fold(alike)}",
                     observed=_short(value),
                     expected=_short(usual),
-                    remedy=remedy,
                 )
 
 
 def missing(names: list[str], seconds: float) -> Iterator[Finding]:
     """Nodes of the step that have not come."""
     for name in names:
-        yield Finding(
-            code="node-not-heard",
-            severity=Severity.ERROR,
-            host=name,
-            message=f"its nvrun has not come within {seconds:g} s",
-            remedy="look at its lines in the step's output: it did not start, or a firewall drops ports 29600 to 29807",
-        )
+        yield found("node-not-heard", Severity.ERROR, f"its nvrun has not come within {seconds:g} s", host=name)
 
 
 def _short(value: str | None) -> str:

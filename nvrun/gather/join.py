@@ -20,6 +20,7 @@ from nvrun.gather.cards import Answer, Card, End, Known, card, differences, know
 from nvrun.gather.meeting import Event, First, Other, Side
 from nvrun.gather.step import Step
 from nvrun.job import Job
+from nvrun.meanings import found
 from nvrun.model import Finding, Frozen, RunResult, Severity, Verdict, worst_first
 from nvrun.plan import Plan
 from nvrun.prepare import plan_of_step
@@ -115,12 +116,12 @@ class Gathering:
             node: msgspec.structs.replace(cards[node].facts, host=name) if node in cards else _nothing(name)
             for node, name in enumerate(names)
         }
-        found = [
+        findings = [
             *gathered.findings,
             *differences({names[node]: each for node, each in cards.items()}),
             *(_of(names[node], finding) for node, each in cards.items() for finding in each.findings),
         ]
-        decided = preflight.decide(self._job, plan_of_step(self._job, plan, nodes, 0), everybody, found)
+        decided = preflight.decide(self._job, plan_of_step(self._job, plan, nodes, 0), everybody, findings)
         assert isinstance(self._side, First)
         answer = Answer(verdict=decided.verdict, exit_code=decided.exit_code, nodes=nodes)
         self._side.answer(msgspec.json.encode(answer))
@@ -211,11 +212,11 @@ def gathering(job: Job, environ: Mapping[str, str], say: Callable[[str], None]) 
     if job.step is None or len(job.step.names) < 2 or job.options.check == "off":
         yield None
         return
-    found = Gathering(job, job.step, environ, say)
+    here = Gathering(job, job.step, environ, say)
     try:
-        yield found
+        yield here
     finally:
-        found.close()
+        here.close()
 
 
 def _nothing(name: str) -> HostFacts:
@@ -233,20 +234,10 @@ def _of(name: str, finding: Finding) -> Finding:
 
 
 def _unread(name: str, why: str) -> Finding:
-    return Finding(
-        code="node-not-understood",
-        severity=Severity.ERROR,
-        host=name,
-        message=f"what its nvrun says is not understood: {why[:200]}",
-        remedy="install the same nvrun on all nodes",
-    )
+    message = f"what its nvrun says is not understood: {why[:200]}"
+    return found("node-not-understood", Severity.ERROR, message, host=name)
 
 
 def _not_heard(name: str, why: str) -> Finding:
-    return Finding(
-        code="node-not-heard",
-        severity=Severity.ERROR,
-        host=name,
-        message=f"the first node of the step cannot be heard: {why}",
-        remedy="look at its lines in the step's output: it did not start, or a firewall drops ports 29600 to 29807",
-    )
+    message = f"the first node of the step cannot be heard: {why}"
+    return found("node-not-heard", Severity.ERROR, message, host=name)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from nvrun.hosts import meanings  # noqa: F401 - declares the codes
 from nvrun.hosts.detect import Detected
+from nvrun.meanings import found
 from nvrun.model import Finding, Frozen, Severity
 from nvrun.torchrun import TorchrunArgs
 
@@ -60,14 +61,13 @@ def _leftover(environ: Mapping[str, str], detected: Detected, seen: Seen) -> Ite
     # Slurm's node name may differ from the host's (NodeHostname): SLURMD_NODENAME is what slurmd calls this node.
     known = environ.get("SLURMD_NODENAME") in {host.name for host in detected.hosts}
     if here and names and here not in names and not submitted_here and not known:
-        yield Finding(
-            code="slurm-variables-left-over",
-            severity=Severity.ERROR,
+        yield found(
+            "slurm-variables-left-over",
+            Severity.ERROR,
+            f"SLURM_* describe job {environ['SLURM_JOB_ID']}, but {seen.hostname} is not one of its nodes",
             subject=f"job {environ['SLURM_JOB_ID']}",
-            message=f"SLURM_* describe job {environ['SLURM_JOB_ID']}, but {seen.hostname} is not one of its nodes",
             observed=seen.hostname or "",
             expected=" ".join(sorted(names)[:4]),
-            remedy="unset ${!SLURM_@}, or give --hosts",
         )
 
 
@@ -80,22 +80,21 @@ def _few_cpus(detected: Detected, seen: Seen) -> Iterator[Finding]:
     if seen.cpus is None or (seen.cpus > 1 and seen.cpus >= gpus):
         return
     if detected.kind == "slurm step" and of_node > seen.cpus:
-        yield Finding(
-            code="slurm-one-cpu-per-task",
-            severity=Severity.ERROR,
-            message=f"this step may use {seen.cpus} of the job's {of_node} CPUs on this node",
+        yield found(
+            "slurm-one-cpu-per-task",
+            Severity.ERROR,
+            f"this step may use {seen.cpus} of the job's {of_node} CPUs on this node",
             observed=f"{seen.cpus} CPU{'s' * (seen.cpus > 1)}",
             expected=f"{of_node} CPUs",
             remedy=f"srun --cpus-per-task={of_node}: it is not taken over from sbatch",
         )
     elif gpus or detected.kind == "slurm step":
-        yield Finding(
-            code="slurm-few-cpus",
-            severity=Severity.WARNING,
-            message=f"the job has {seen.cpus} CPU{'s' * (seen.cpus > 1)} on this node for {max(gpus, 1)} ranks",
+        yield found(
+            "slurm-few-cpus",
+            Severity.WARNING,
+            f"the job has {seen.cpus} CPU{'s' * (seen.cpus > 1)} on this node for {max(gpus, 1)} ranks",
             observed=f"{seen.cpus}",
             expected=f"at least {max(gpus, 1) * 2}",
-            remedy="#SBATCH --cpus-per-task=N with one task a node, or --exclusive",
         )
 
 
@@ -111,13 +110,12 @@ def _isolated_gpus(environ: Mapping[str, str], detected: Detected, seen: Seen) -
         None,
     )
     if asked and given and seen.gpus is not None and seen.gpus < given:
-        yield Finding(
-            code="slurm-gpus-isolated",
-            severity=Severity.ERROR,
-            message=f"this task sees {seen.gpus} of the {given} GPUs that the job has on this node ({asked})",
+        yield found(
+            "slurm-gpus-isolated",
+            Severity.ERROR,
+            f"this task sees {seen.gpus} of the {given} GPUs that the job has on this node ({asked})",
             observed=f"{seen.gpus} GPUs",
             expected=f"{given} GPUs",
-            remedy="one task a node with --gpus-per-node=N or --gres=gpu:N, without --gpus-per-task and --gpu-bind",
             evidence=(asked,),
         )
 
@@ -129,19 +127,17 @@ def _no_gres(environ: Mapping[str, str], detected: Detected, seen: Seen) -> Iter
     if not none_files and (detected.gpus_on_node or not seen.pci_gpus or any(environ.get(name) for name in names)):
         return
     if none_files or seen.gpus == 0:
-        yield Finding(
-            code="slurm-no-gpus-asked",
-            severity=Severity.ERROR,
-            message="the job asked for no GPU, so Slurm hides those of this node",
+        yield found(
+            "slurm-no-gpus-asked",
+            Severity.ERROR,
+            "the job asked for no GPU, so Slurm hides those of this node",
             observed="0 GPUs" + (", CUDA_VISIBLE_DEVICES=NoDevFiles" if none_files else ""),
-            remedy="#SBATCH --gres=gpu:N or --gpus-per-node=N",
         )
     elif seen.gpus:
-        yield Finding(
-            code="slurm-gpus-not-reserved",
-            severity=Severity.WARNING,
-            message=f"the job asked for no GPU, but can open all {seen.gpus} of this node: others may use them",
-            remedy="#SBATCH --gres=gpu:N or --gpus-per-node=N",
+        yield found(
+            "slurm-gpus-not-reserved",
+            Severity.WARNING,
+            f"the job asked for no GPU, but can open all {seen.gpus} of this node: others may use them",
         )
 
 
@@ -150,11 +146,10 @@ def _het_job(environ: Mapping[str, str]) -> Iterator[Finding]:
     if size != "1":
         prefix = "SLURM_JOB_NODELIST_HET_GROUP_"
         groups = tuple(f"{name}={environ[name]}" for name in sorted(environ) if name.startswith(prefix))
-        yield Finding(
-            code="slurm-het-job",
-            severity=Severity.WARNING,
-            message=f"a heterogeneous job of {size} groups: SLURM_JOB_NODELIST names the nodes of one group only",
-            remedy="give --hosts, or start nvrun under srun --het-group=...",
+        yield found(
+            "slurm-het-job",
+            Severity.WARNING,
+            f"a heterogeneous job of {size} groups: SLURM_JOB_NODELIST names the nodes of one group only",
             evidence=groups,
         )
 
@@ -162,23 +157,21 @@ def _het_job(environ: Mapping[str, str]) -> Iterator[Finding]:
 def _requeued(environ: Mapping[str, str]) -> Iterator[Finding]:
     count = environ.get("SLURM_RESTART_COUNT", "0")
     if count != "0":
-        yield Finding(
-            code="slurm-requeued",
-            severity=Severity.INFO,
-            message=f"this job was requeued {count} times: its nodes and the time left may differ from the first try",
-            remedy="the script should resume from its checkpoint",
+        yield found(
+            "slurm-requeued",
+            Severity.INFO,
+            f"this job was requeued {count} times: its nodes and the time left may differ from the first try",
         )
 
 
 def _export_none(environ: Mapping[str, str]) -> Iterator[Finding]:
     export = environ.get("SLURM_EXPORT_ENV")
     if export is not None and export.upper() in ("NONE", "NIL"):
-        yield Finding(
-            code="slurm-export-none",
-            severity=Severity.WARNING,
-            message="sbatch --export=NONE holds for every srun of the script too: steps get no environment",
+        yield found(
+            "slurm-export-none",
+            Severity.WARNING,
+            "sbatch --export=NONE holds for every srun of the script too: steps get no environment",
             observed=f"SLURM_EXPORT_ENV={export}",
-            remedy="unset SLURM_EXPORT_ENV in the script, or export SLURM_EXPORT_ENV=ALL",
         )
 
 
@@ -188,13 +181,12 @@ def _loopback_master(detected: Detected, torchrun: TorchrunArgs) -> Iterator[Fin
     endpoint = torchrun.rdzv_endpoint or (torchrun.master_addr if torchrun.is_set("master_addr") else "")
     address = endpoint or detected.master_addr or ""
     if nodes > 1 and _is_loopback(address):
-        yield Finding(
-            code="slurm-master-is-loopback",
-            severity=Severity.ERROR,
-            message=f"{nodes} nodes are told to meet at {address}: each would find only itself",
+        yield found(
+            "slurm-master-is-loopback",
+            Severity.ERROR,
+            f"{nodes} nodes are told to meet at {address}: each would find only itself",
             observed=address,
             expected=detected.hosts[0].name if detected.hosts else "the first node",
-            remedy="drop the address: nvrun takes the first node of the job, without scontrol",
         )
 
 
@@ -211,24 +203,22 @@ def _rank_expanded_early(detected: Detected, torchrun: TorchrunArgs) -> Iterator
     """`srun nvrun --node-rank $SLURM_NODEID` in a batch script: the shell of the first node expands it, to 0."""
     rank = detected.node_rank
     if detected.kind == "slurm step" and torchrun.is_set("node_rank") and rank not in (None, torchrun.node_rank):
-        yield Finding(
-            code="slurm-node-rank-expanded-early",
-            severity=Severity.ERROR,
-            message=f"{torchrun.origin['node_rank']} is {torchrun.node_rank} on the node whose SLURM_NODEID is {rank}",
+        yield found(
+            "slurm-node-rank-expanded-early",
+            Severity.ERROR,
+            f"{torchrun.origin['node_rank']} is {torchrun.node_rank} on the node whose SLURM_NODEID is {rank}",
             observed=str(torchrun.node_rank),
             expected=str(rank),
-            remedy="drop --node-rank; or srun bash -c 'nvrun --node-rank $SLURM_NODEID ...' in single quotes",
         )
 
 
 def _memlock(seen: Seen) -> Iterator[Finding]:
     """Slurm hands the limits of the login shell on to the job."""
     if seen.rdma and seen.memlock_bytes is not None and 0 <= seen.memlock_bytes < 1 << 30:
-        yield Finding(
-            code="slurm-memlock-propagated",
-            severity=Severity.WARNING,
-            message="locked memory is limited as on the login node: RDMA cannot register its buffers",
+        yield found(
+            "slurm-memlock-propagated",
+            Severity.WARNING,
+            "locked memory is limited as on the login node: RDMA cannot register its buffers",
             observed=f"{seen.memlock_bytes >> 10} KiB",
             expected="unlimited",
-            remedy="sbatch --propagate=NONE; for good: PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
         )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from nvrun.facts import Gpu
-from nvrun.meanings import means
+from nvrun.meanings import found, means
 from nvrun.model import Finding, Frozen, Severity
 
 INVALID = means(
@@ -73,14 +73,14 @@ def visible(
         devices, problem = _listed(gpus, wanted, ordered)
         if problem and wanted not in _NONE:
             findings.append(_invalid_entry(host, wanted, problem))
-    found = [device for device in devices if device is not None]
-    instances = [device for device in found if device.is_mig]
+    there = [device for device in devices if device is not None]
+    instances = [device for device in there if device.is_mig]
     if instances and not one_per_rank:
         # A process enumerates one compute instance only, and no whole GPU beside it (MIG user guide).
-        if len(found) > 1:
-            findings.append(_one_instance(host, len(found), instances[0]))
-        found = instances[:1]
-    return Visible(devices=tuple(found), findings=tuple(findings))
+        if len(there) > 1:
+            findings.append(_one_instance(host, len(there), instances[0]))
+        there = instances[:1]
+    return Visible(devices=tuple(there), findings=tuple(findings))
 
 
 def _by_index(gpus: Sequence[Gpu], index: int, ordered: bool) -> Device | None:
@@ -143,25 +143,17 @@ def _by_uuid(gpus: Sequence[Gpu], entry: str) -> tuple[Device | None, str]:
 
 
 def _invalid_entry(host: str | None, value: str, problem: str) -> Finding:
-    return Finding(
-        code=INVALID,
-        severity=Severity.WARNING,
-        host=host,
-        subject="CUDA_VISIBLE_DEVICES",
-        observed=value,
-        message=f"CUDA_VISIBLE_DEVICES={value}: {problem}",
-        remedy="correct the entry, or unset CUDA_VISIBLE_DEVICES to use all GPUs",
-    )
+    message = f"CUDA_VISIBLE_DEVICES={value}: {problem}"
+    return found(INVALID, Severity.WARNING, message, host=host, subject="CUDA_VISIBLE_DEVICES", observed=value)
 
 
 def _one_instance(host: str | None, devices: int, first: Device) -> Finding:
-    return Finding(
-        code=ONE_INSTANCE,
-        severity=Severity.WARNING,
+    return found(
+        ONE_INSTANCE,
+        Severity.WARNING,
+        f"with MIG on, a process sees one instance only: cuda:0 is {first.uuid}, there is no cuda:1",
         host=host,
         subject=first.uuid or "",
         observed=f"{devices} devices visible",
         expected="1",
-        message=f"with MIG on, a process sees one instance only: cuda:0 is {first.uuid}, there is no cuda:1",
-        remedy="add --virtual-local-rank, which gives each rank its own instance, or turn MIG off",
     )

@@ -14,8 +14,8 @@ from nvrun.commands.explain import page
 from nvrun.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-FINDERS = {"found": 1, "_grew": 1}
-"""Functions that make a finding -> at which place they take its code."""
+FINDERS = {"found", "_grew"}
+"""Functions that make a finding: of its code, or of a setting or host and its code."""
 NO_FINDING = {"Skipped", "Refused"}
 """What takes a `code` that is no finding's: a check's name."""
 
@@ -42,8 +42,8 @@ def codes_of(tree: ast.Module) -> Iterator[str]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name not in NO_FINDING:
             yield from (code for key in node.keywords if key.arg == "code" for code in literals(key.value))
-        if name in FINDERS and len(node.args) > FINDERS[name]:
-            yield from literals(node.args[FINDERS[name]])
+        if isinstance(node.func, ast.Name) and name in FINDERS:
+            yield from (code for argument in node.args[:2] for code in literals(argument))
 
 
 @functools.cache
@@ -60,9 +60,9 @@ COMPUTED = ("xid-79", "xid-9999", "sxid-12028", "rank-cpus-differ", "rank-memory
 
 
 def test_codes_are_found_where_they_are_written() -> None:
-    text = "found(setting, 'a' if x else 'b', ERROR, 'm')\nFinding(code='c')\nSkipped(code='d')\n" \
-           "def warn(m, *, code='e'): ..."  # fmt: skip
-    assert set(codes_of(ast.parse(text))) == {"a", "b", "c", "e"}
+    text = "found(setting, 'a' if x else 'b', ERROR, 'm')\nfound('f', ERROR, 'm')\nFinding(code='c')\n" \
+           "CODE.found('words')\nSkipped(code='d')\ndef warn(m, *, code='e'): ..."  # fmt: skip
+    assert set(codes_of(ast.parse(text))) == {"a", "b", "c", "e", "f"}
     assert {"nccl-value-misread", "slurm-het-job", "node-not-heard", "flight-rank-missing"} <= written()
     assert len(written()) > 60
 
