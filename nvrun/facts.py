@@ -144,6 +144,11 @@ class Gpu(_Fact, frozen=True, kw_only=True):
     unread: Mapping[str, str] = {}
     """Field -> NVML's reason where it could not be read."""
 
+    @property
+    def reached(self) -> bool:
+        """False of one that NVML counts and gives no handle of: it fell off the bus, or waits for a reset."""
+        return "handle" not in self.unread
+
 
 class Cpu(_Fact, frozen=True, kw_only=True):
     cpu: int

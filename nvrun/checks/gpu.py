@@ -31,8 +31,8 @@ DRIVER = declare(
 OFF_BUS = declare(
     "gpu-off-bus",
     ERROR,
-    "the host has more GPUs on PCI than NVML shows",
-    read="PCI devices from sysfs against NVML's list",
+    "the host has more GPUs on PCI than NVML shows, or NVML cannot reach one that it lists",
+    read="PCI devices from sysfs against NVML's list; device files that this job may not open are not its own",
     why="a GPU fell off the bus or was taken by another driver (vfio): the job gets fewer ranks",
     remedy="dmesg | grep -E 'Xid|NVRM'; reboot the host, have the GPU replaced if it comes back (Xid 79)",
     source="https://docs.nvidia.com/deploy/xid-errors/: Xid 79",
@@ -147,19 +147,31 @@ def _driver_remedy(reason: str) -> str:
 
 @check(OFF_BUS)
 def gpus_all_shown(gpus: tuple[Gpu, ...], gpus_on_pci: tuple[str, ...], software: Software) -> Results:
-    """NVML shows every NVIDIA GPU that is on PCI."""
-    if hidden := _hidden(gpus, gpus_on_pci, software):
+    """NVML shows every NVIDIA GPU that is on PCI, and reaches each that it lists."""
+    hidden = _hidden(gpus, gpus_on_pci, software)
+    lost = [gpu for gpu in gpus if not gpu.reached]
+    for gpu in lost:
+        yield OFF_BUS.found(
+            f"{label(gpu)} cannot be reached: {gpu.unread['handle']}",
+            subject=label(gpu),
+            evidence=(f"on PCI, and no GPU of NVML: {listed(hidden)}",) if hidden else (),
+        )
+    if len(hidden) > len(lost):
         yield OFF_BUS.found(
             f"{len(gpus_on_pci)} GPUs on PCI, {len(gpus)} in NVML: missing {listed(hidden)}", subject=listed(hidden)
         )
 
 
 def _hidden(gpus: Sequence[Gpu], on_pci: Sequence[str], software: Software | None) -> list[str]:
-    """PCI addresses that NVML lacks, unless this container was given some of the GPUs only."""
-    shown = {gpu.pci for gpu in gpus}
+    """PCI addresses that NVML lacks, unless this job was given some of the GPUs only."""
+    shown = {gpu.pci for gpu in gpus if gpu.reached}
     nodes = software.device_nodes if software else {}
-    given = sum(name.removeprefix("/dev/nvidia").isdigit() for name in nodes)
-    return [address for address in on_pci if address not in shown] if gpus and given != len(gpus) else []
+    given = sum(name.removeprefix("/dev/nvidia").isdigit() and answer not in _REFUSED for name, answer in nodes.items())
+    return [address for address in on_pci if address not in shown] if gpus and given != len(shown) else []
+
+
+_REFUSED = ("Operation not permitted", "Permission denied")
+"""EPERM: another job's GPU, by the device cgroup (Slurm's ConstrainDevices, a container). One that is lost says EIO."""
 
 
 @fleet_check(COUNT, MODEL, FIRMWARE)
@@ -168,7 +180,7 @@ def gpus_agree(
 ) -> Results:
     """Hosts have one number and model of GPUs, and one firmware for each model."""
     counted = {
-        host: len(there)
+        host: sum(gpu.reached for gpu in there)
         for host, there in gpus.items()
         if not _hidden(there, fleet[host].gpus_on_pci or (), fleet[host].software)  # else gpu-off-bus has named it
     }
@@ -176,7 +188,8 @@ def gpus_agree(
     severity = INFO if len(used) == 1 else None
     yield from differing(COUNT, counted, "GPUs:", groups=groups, subject="GPUs", severity=severity)
     planned = {host: job.gpus_of(host, there) for host, there in gpus.items()}
-    models = {host: " and ".join(sorted({gpu.name for gpu in there})) or None for host, there in planned.items()}
+    names = {host: sorted({gpu.name for gpu in there if gpu.name}) for host, there in planned.items()}
+    models = {host: " and ".join(known) or None for host, known in names.items()}
     yield from differing(MODEL, models, "GPU model", subject="model")
     firmware = {
         host: listed(sorted({gpu.vbios for gpu in there if gpu.vbios})) or None for host, there in planned.items()
@@ -187,7 +200,7 @@ def gpus_agree(
 @check(MODEL)
 def gpus_alike(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
     """The planned GPUs of a host are of one model."""
-    found = sides({label(gpu): gpu.name for gpu in job.gpus_of(host, gpus)})
+    found = sides({label(gpu): gpu.name for gpu in job.gpus_of(host, gpus) if gpu.name})
     if len(found) > 1:
         odd = found if is_tie(found) else found[1:]
         words = "; ".join(f"{listed(names)}: {model}" for model, names in odd)

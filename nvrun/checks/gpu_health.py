@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nvrun.checks import pcie
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, INFO, WARNING, declare, unread
 from nvrun.checks.compare import differing, listed
@@ -11,7 +12,7 @@ from nvrun.checks.gpu import label
 from nvrun.checks.job import Job
 from nvrun.diagnose.rule import Stage
 from nvrun.diagnose.xid import SERIOUS, XIDS, Action, read_xid
-from nvrun.facts import Gpu, Xid
+from nvrun.facts import Gpu, HostFacts, Xid
 
 _MEMORY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
 _NVML = "https://docs.nvidia.com/deploy/nvml-api/"
@@ -102,10 +103,12 @@ PCIE = declare(
     "gpu-pcie-narrow",
     ERROR,
     "a planned GPU has fewer PCIe lanes than it could",
-    read="NVML's current and maximum PCIe link width",
+    read="NVML's current and maximum PCIe link width; the slot's own from sysfs",
     why="copies between host and GPU, and GPUs without NVLink, run at a fraction of the speed",
     remedy="reseat the card or riser, clean the contacts; compare with a like host: nvidia-smi -q -d PCIE",
     source=f"{_NVML}: nvmlDeviceGetCurrPcieLinkWidth; https://github.com/NVIDIA/nccl/issues/1453",
+    depends="error where its like on this or another host has more lanes, warning where all have as few in a slot that"
+    " has more, information where the slot is not shown (a guest)",
     real=False,
 )
 PERSISTENCE = declare(
@@ -190,20 +193,36 @@ def gpu_clocks_free(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
 
 
 @check(PCIE, PERSISTENCE)
-def gpu_link_full(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
-    """The planned GPUs have all their PCIe lanes; persistence mode is on."""
+def gpu_link_full(host: str, gpus: tuple[Gpu, ...], facts: HostFacts, job: Job) -> Results:
+    """The planned GPUs have all the PCIe lanes that their slots have; persistence mode is on."""
     planned = job.gpus_of(host, gpus)
+    devices = {device.address: device for device in facts.pci or ()}
     for gpu in planned:
-        if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
+        slot = pcie.slot(devices[gpu.pci].path, devices) if gpu.pci in devices else None
+        most = min(filter(None, (gpu.pcie_width_max, slot.link_width_max if slot else None)), default=0)
+        if gpu.pcie_width and gpu.pcie_width < most:
+            others = max((one.pcie_width or 0 for one in gpus if one.name == gpu.name), default=0)
             yield PCIE.found(
-                f"{label(gpu)} has {gpu.pcie_width} PCIe lanes of {gpu.pcie_width_max}",
+                f"{label(gpu)} has {gpu.pcie_width} PCIe lanes of {most}",
+                severity=ERROR if others > gpu.pcie_width else WARNING if slot else INFO,
                 subject=label(gpu),
                 observed=f"x{gpu.pcie_width}",
-                expected=f"x{gpu.pcie_width_max}",
+                expected=f"x{most}",
             )
     off = [label(gpu) for gpu in planned if gpu.persistence is False]
     if off:
         yield PERSISTENCE.found(f"persistence mode is off on {listed(off, 4)}", subject="persistence")
+
+
+@fleet_check(PCIE)
+def gpu_links_agree(gpus: Mapping[str, tuple[Gpu, ...]], groups: tuple[tuple[str, ...], ...], job: Job) -> Results:
+    """GPUs of like hosts have equally many PCIe lanes."""
+    lanes = {host: {gpu.pcie_width for gpu in job.gpus_of(host, there)} for host, there in gpus.items()}
+    alike = {host: next(iter(widths)) for host, widths in lanes.items() if len(widths) == 1}
+    most = max((width for width in alike.values() if width), default=0)
+    for finding in differing(PCIE, alike, "PCIe lanes of each GPU:", groups=groups, subject="PCIe lanes"):
+        if finding.host is None or (alike[finding.host] or 0) < most:
+            yield finding
 
 
 @fleet_check(POWER, CLOCKS)

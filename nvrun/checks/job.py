@@ -100,16 +100,19 @@ def complete(job: Job, fleet: Mapping[str, HostFacts], groups: Sequence[Sequence
 
 
 def _rdma(fleet: Mapping[str, HostFacts], groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Ports that NCCL would use if all were well: a port that is down here but up on half of the like hosts counts."""
+    """Ports that NCCL would use if all were well: a port that is down here, or whose device file is closed, but that
+    half of the like hosts can use counts. Where no port's file opens, none was left out on purpose."""
     planned: dict[str, tuple[str, ...]] = {}
     for group in groups:
         candidates = {host: _candidates(fleet[host]) for host in group}
-        active: dict[str, int] = {}
+        some_open = any(port.uverbs_openable for ports in candidates.values() for port in ports)
+        usable: dict[str, int] = {}
         for ports in candidates.values():
             for port in ports:
-                active[name_of(port)] = active.get(name_of(port), 0) + (port.state == "ACTIVE")
+                fit = port.state == "ACTIVE" and not (some_open and port.uverbs_openable is False)
+                usable[name_of(port)] = usable.get(name_of(port), 0) + fit
         for host, ports in candidates.items():
-            names = tuple(name_of(port) for port in ports if 2 * active[name_of(port)] >= len(group))
+            names = tuple(name_of(port) for port in ports if 2 * usable[name_of(port)] >= len(group))
             if names:
                 planned[host] = names
     return planned
@@ -123,7 +126,10 @@ def _candidates(facts: HostFacts) -> list[RdmaPort]:
         or env.get("NCCL_NET", "IB").lower() == "socket"
     ):
         return []
-    ports = [port for port in facts.rdma or () if port.link_layer in ("InfiniBand", "Ethernet") and not port.is_vf]
+    ports = [port for port in facts.rdma or () if port.link_layer in ("InfiniBand", "Ethernet")]
+    # Beside ports of physical functions that can be used virtual ones are for guests; a pod may have nothing else.
+    if any(p.state == "ACTIVE" and p.uverbs_openable is not False and not p.is_vf for p in ports):
+        ports = [port for port in ports if not port.is_vf]
     if wanted := env.get("NCCL_IB_HCA"):
         return [port for port in ports if matches_hca(wanted, port)]
     # A compute port hangs below the root port of a GPU; where none does, nothing tells it from storage.

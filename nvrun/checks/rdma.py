@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from nvrun.checks import pcie
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare
 from nvrun.checks.compare import differing, listed, median
@@ -142,12 +143,12 @@ GPUDIRECT = declare(
 PCIE = declare(
     "nic-pcie-narrow",
     ERROR,
-    "a NIC of the plan, or a bridge above it, has lost PCIe lanes or speed",
-    read="current and max link width and speed in sysfs",
+    "a NIC of the plan, or a bridge above it, has lost PCIe lanes or speed, or has too few for its rate",
+    read="current and max link width and speed in sysfs, of the NIC and of the slot's own port",
     why="the NIC cannot carry its network rate",
     remedy="reseat the card or riser; lspci -vv -s ADDRESS | grep LnkSta as root",
     source="https://github.com/NVIDIA/nccl/issues/428",
-    depends="error for lanes, warning for speed",
+    depends="error for lanes and bridges, warning for speed and for a slot that has no more",
     real=False,
 )
 _PHYS = {
@@ -258,7 +259,7 @@ def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, 
                 seen = "only link-local ones" if any(map(_is_v2, port.gids)) else "none"
                 yield GID.found(f"{name} has no routable RoCE v2 GID, {seen}", subject=name)
         if port.pci in devices:
-            yield from _lanes(name, devices[port.pci], devices)
+            yield from _lanes(port, devices[port.pci], devices)
     yield from _untold("the RoCE version of the GIDs", untyped)
     yield from _untold("the PCIe link", [port for port in ports if port.pci not in devices])
 
@@ -275,23 +276,32 @@ def _far(gid: Gid) -> bool:
     return not gid.gid.startswith("fe80")
 
 
-def _lanes(name: str, device: PciDevice, devices: Mapping[str, PciDevice]) -> Results:
-    width, most = device.link_width, device.link_width_max
-    if width and most and width < most:
-        yield PCIE.found(f"{name} has {width} PCIe lanes of {most}", subject=name)
+def _lanes(port: RdmaPort, device: PciDevice, devices: Mapping[str, PciDevice]) -> Results:
+    name, link, could = name_of(port), pcie.now(device), pcie.possible(device, devices)
+    if link.lanes and could.lanes and link.lanes < could.lanes:
+        yield PCIE.found(f"{name} has {link.lanes} PCIe lanes of {could.lanes}", subject=name)
         return
-    if device.link_speed_gt_s and device.link_speed_max_gt_s and device.link_speed_gt_s < device.link_speed_max_gt_s:
+    if link.gt_s and could.gt_s and link.gt_s < could.gt_s:
+        yield PCIE.found(f"{name} runs at {link.gt_s:g} GT/s a lane of {could.gt_s:g}", severity=WARNING, subject=name)
+        return
+    if link.gbps and port.rate_gbps and link.gbps < port.rate_gbps:
         yield PCIE.found(
-            f"{name} runs at {device.link_speed_gt_s:g} GT/s a lane of {device.link_speed_max_gt_s:g}",
+            f"{name} has a slot of {link.lanes} lanes at {link.gt_s:g} GT/s: it carries {link.gbps:.0f} Gb/s of"
+            f" {port.rate_gbps:g}",
             severity=WARNING,
             subject=name,
+            remedy="another slot, if the host has one with more lanes",
         )
+        return
+    needed = min(filter(None, (link.gbps, port.rate_gbps)), default=None)
     for address in device.path[1:-1]:
-        bridge = devices.get(address)
-        # A bridge with more lanes than the NIC has may well use fewer of them; below the NIC's own it is a bottleneck.
-        if bridge and bridge.link_width and width and bridge.link_width < width:
+        above = pcie.now(devices[address]) if address in devices else None
+        # A bridge with fewer lanes that are faster, or that still carries the port's rate, is no bottleneck.
+        if above and needed and above.gbps and above.gbps < needed:
             yield PCIE.found(
-                f"the bridge {address} above {name} has {bridge.link_width} lanes, the NIC {width}", subject=name
+                f"the bridge {address} above {name} has {above.lanes} lanes at {above.gt_s:g} GT/s: {above.gbps:.0f}"
+                f" Gb/s, the NIC needs {needed:.0f}",
+                subject=name,
             )
 
 

@@ -63,7 +63,7 @@ def visible(
     `one_per_rank`: torchrun's `--virtual-local-rank` gives each rank one entry of CUDA_VISIBLE_DEVICES; the result is
     then one device a rank.
     """
-    gpus = sorted(gpus, key=lambda gpu: gpu.index)
+    gpus = sorted((gpu for gpu in gpus if gpu.reached), key=lambda gpu: gpu.index)
     wanted = env.get("CUDA_VISIBLE_DEVICES")
     ordered = env.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") != "FASTEST_FIRST" or len({gpu.name for gpu in gpus}) < 2
     findings: list[Finding] = []

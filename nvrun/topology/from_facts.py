@@ -35,6 +35,7 @@ def from_facts(facts: HostFacts) -> Topology:
             active=port.state == "ACTIVE",
             rate_gbps=port.rate_gbps,
             is_vf=port.is_vf,
+            openable=port.uverbs_openable,
             netdev=port.netdev,
         )
         for port in facts.rdma or ()

@@ -63,6 +63,8 @@ class NicPlace(Frozen, frozen=True, kw_only=True):
     active: bool | None = None
     rate_gbps: float | None = None
     is_vf: bool | None = None
+    openable: bool | None = None
+    """The job may open its device file."""
     netdev: str | None = None
 
 

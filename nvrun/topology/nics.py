@@ -42,15 +42,19 @@ def compute_nics(topology: Topology) -> ComputeNics:
     """The ports that are there for the GPUs, told from storage and management.
 
     A compute port shares a PCIe switch with a GPU, is active, and has the link layer and the rate of most such ports.
-    Virtual functions beside their physical one are left out. What is not known of a port does not speak against it.
+    Virtual functions beside a physical one are left out, and ports that the job may not open where it may open others
+    (a pod was given these). What is not known of a port does not speak against it.
     """
     left_out: dict[str, str] = {}
     ports = list(topology.nics)
+    open_ones = [nic for nic in ports if nic.openable is not False] or ports
+    physical = any(nic.active is not False and not nic.is_vf for nic in open_ones)
     near = [nic for nic in ports if any(topology.path(gpu.name, nic.name) in UNDER_A_SWITCH for gpu in topology.gpus)]
     certain = bool(near)
     candidates = []
     for nic in ports:
-        reason = _unfit(nic) or ("" if nic in near or not certain else "shares no PCIe switch with a GPU")
+        beside = nic in near or not certain
+        reason = _unfit(nic, nic in open_ones, physical) or ("" if beside else "shares no PCIe switch with a GPU")
         if reason:
             left_out[port_name(nic)] = reason
         else:
@@ -69,11 +73,13 @@ def compute_nics(topology: Topology) -> ComputeNics:
     return ComputeNics(chosen=tuple(chosen), left_out=left_out, certain=certain)
 
 
-def _unfit(nic: NicPlace) -> str:
+def _unfit(nic: NicPlace, is_open: bool, physical: bool) -> str:
     if nic.active is False:
         return "the port is not active"
-    if nic.is_vf:
-        return "a virtual function, whose physical function is here too"
+    if not is_open:
+        return "its device file cannot be opened"
+    if nic.is_vf and physical:
+        return "a virtual function, and physical functions are here too"
     return ""
 
 
@@ -157,7 +163,7 @@ def _not_known(hosts: Mapping[str, Topology], found: Mapping[str, ComputeNics]) 
 
 def _wrong_ports(topology: Topology, nics: ComputeNics) -> list[str]:
     """Active ports that NCCL would take although they are no compute ports."""
-    takes = [nic for nic in topology.nics if nic.active and nic.link_layer in _NCCL_LAYERS]
+    takes = [n for n in topology.nics if n.active and n.openable is not False and n.link_layer in _NCCL_LAYERS]
     return [port_name(nic) for nic in takes if nic not in nics.chosen]
 
 

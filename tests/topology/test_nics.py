@@ -43,7 +43,7 @@ def test_compute_ports_are_told_from_the_others() -> None:
         "mlx5_3:1": "its rate is 100 Gb/s, that of the others 400",
         "mlx5_4:1": "its link layer is Ethernet, that of the others InfiniBand",
         "mlx5_5:1": "the port is not active",
-        "mlx5_6:1": "a virtual function, whose physical function is here too",
+        "mlx5_6:1": "a virtual function, and physical functions are here too",
     }
     assert nics.certain
 

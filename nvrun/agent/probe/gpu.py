@@ -81,8 +81,10 @@ def _all(tree: Tree, nvml: Any) -> list[dict[str, Any]]:
     for index in range(nvml.nvmlDeviceGetCount()):
         reader = Reader(nvml)
         handle = reader.read("handle", "nvmlDeviceGetHandleByIndex", index)
+        if handle is None and "permission" in reader.unread["handle"].lower():
+            continue  # another job's: NVML counts it, CUDA does not
         handles.append(handle)
-        if handle is None:  # lost from the bus, or not permitted: the place in the list is all that is known
+        if handle is None:  # lost from the bus: the place in the list is all that is known
             found.append({"index": index, "uuid": "", "name": "", "pci": "", "unread": reader.unread})
         else:
             found.append(_gpu(tree, reader, handle, index))

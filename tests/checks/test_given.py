@@ -1,0 +1,209 @@
+"""Healthy machines of which a job was given a part, or that are smaller by design; and their like with a fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nvrun.checks import pcie
+from nvrun.facts import Gpu, HostFacts, PciDevice
+from nvrun.model import Severity
+from nvrun.topology.from_facts import from_facts
+from nvrun.topology.nics import compute_nics, hca_lists
+from tests.checks.fleets import Change, changed, codes, fleet, gpu, judge, only, port, section, with_
+
+NODES = {"/dev/nvidiactl": "ok", "/dev/nvidia-uvm": "ok"}
+
+
+def every(hosts: dict[str, HostFacts], change: Change) -> dict[str, HostFacts]:
+    return {host: change(known) for host, known in hosts.items()}
+
+
+def nodes(**answers: str) -> dict[str, str]:
+    return {**NODES, **{f"/dev/nvidia{n}": answers.get(f"n{n}", "ok") for n in range(8)}}
+
+
+def four_of_eight(known: HostFacts) -> HostFacts:
+    """Slurm with ConstrainDevices: all files are there, those of the other job do not open, and NVML has four."""
+    shut = {f"n{n}": "Operation not permitted" for n in range(4, 8)}
+    mine = with_(known, gpus=(known.gpus or ())[:4])
+    return section("software", device_nodes=nodes(**shut))(mine)
+
+
+def without(index: int, answer: str) -> Change:
+    """NVML's list lacks a GPU; opening its file says `answer`."""
+
+    def change(known: HostFacts) -> HostFacts:
+        kept = with_(known, gpus=tuple(one for one in known.gpus or () if one.index != index))
+        return section("software", device_nodes=nodes(**{f"n{index}": answer}))(kept)
+
+    return change
+
+
+def unreached(index: int) -> Change:
+    """NVML counts a GPU and gives no handle of it, as of one that fell off the bus."""
+    gone = Gpu(index=index, uuid="", name="", pci="", unread={"handle": "GPU is lost"})
+
+    def change(known: HostFacts) -> HostFacts:
+        there = tuple(gone if one.index == index else one for one in known.gpus or ())
+        return section("software", device_nodes=nodes())(with_(known, gpus=there))
+
+    return change
+
+
+def nics(**changes: Any) -> Change:
+    """Changes the PCI link of all RDMA devices and, with `slot_`, that of the ports above them."""
+    slots = {name.removeprefix("slot_"): value for name, value in changes.items() if name.startswith("slot_")}
+    own = {name: value for name, value in changes.items() if not name.startswith("slot_")}
+
+    def change(known: HostFacts) -> HostFacts:
+        cards = {one.pci for one in known.rdma or ()}
+        above = {one.path[-2] for one in known.pci or () if one.address in cards and len(one.path) > 1}
+        changed_ones = (
+            with_(one, **own) if one.address in cards else with_(one, **slots) if one.address in above else one
+            for one in known.pci or ()
+        )
+        return with_(known, pci=tuple(changed_ones))  # type: ignore[no-any-return]
+
+    return change
+
+
+def test_a_part_of_a_hosts_gpus_is_no_fault() -> None:
+    assert codes(judge(every(fleet("h100x8", 2), four_of_eight)), Severity.INFO) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without(3, "Input/output error"), "8 GPUs on PCI, 7 in NVML: missing 0000:61:00.0"),
+        (without(3, "ok"), "8 GPUs on PCI, 7 in NVML: missing 0000:61:00.0"),
+        (unreached(3), "GPU 3 cannot be reached: GPU is lost"),
+    ],
+)
+def test_a_gpu_that_fell_off_is_named(change: Change, words: str) -> None:
+    """Once: no model, number or memory of it is judged."""
+    finding = only(judge(changed(fleet("h100x8", 3), "n02", change)), "gpu-off-bus")
+    assert (finding.host, finding.severity) == ("n02", Severity.ERROR)
+    assert words in finding.message
+
+
+def lanes(number: int | None) -> Change:
+    return lambda known: with_(known, gpus=tuple(with_(one, pcie_width=number) for one in known.gpus or ()))
+
+
+def slots(**changes: Any) -> Change:
+    """Changes the ports above the GPUs; none: they are not shown."""
+
+    def change(known: HostFacts) -> HostFacts:
+        cards = {one.pci for one in known.gpus or ()}
+        above = {one.path[-2] for one in known.pci or () if one.address in cards}
+        if not changes:
+            return with_(known, pci=tuple(one for one in known.pci or () if one.address not in above))  # type: ignore[no-any-return]
+        return with_(known, pci=tuple(with_(o, **changes) if o.address in above else o for o in known.pci or ()))  # type: ignore[no-any-return]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("slot", "severity"),
+    [
+        (slots(link_width_max=8, link_width=8), None),  # x8 by design
+        (slots(), Severity.INFO),  # a guest: 16 GPUs of g4dn and g5 instances have 8 lanes of 16
+        (slots(link_width_max=16), Severity.WARNING),
+    ],
+)
+def test_gpus_with_eight_lanes_each(slot: Change, severity: Severity | None) -> None:
+    found = judge(every(every(fleet("l40sx4", 2), lanes(8)), slot)).findings
+    narrow = [one for one in found if one.code == "gpu-pcie-narrow"]
+    assert {one.severity for one in narrow} == ({severity} if severity else set())
+    odd = judge(changed(every(every(fleet("l40sx4", 3), lanes(8)), slot), "n02", gpu(1, pcie_width=4)))
+    errors = [one for one in odd.findings if one.code == "gpu-pcie-narrow" and one.severity is Severity.ERROR]
+    assert [(one.host, one.subject) for one in errors] == [("n02", "GPU 1")]
+
+
+def test_a_host_whose_gpus_have_fewer_lanes_than_those_of_its_like() -> None:
+    hosts = every(fleet("l40sx4", 3), slots())
+    errors = [f for f in judge(changed(hosts, "n02", lanes(8))).findings if f.severity is Severity.ERROR]
+    assert [(one.host, one.message) for one in errors] == [("n02", "PCIe lanes of each GPU: 8, but 16 on 2 hosts")]
+    assert codes(judge(changed(every(hosts, lanes(8)), "n02", lanes(16)))) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "words"),
+    [
+        # a card of the next generation in a slot of this one, fast enough for its port
+        (nics(link_speed_gt_s=16.0, slot_link_speed_max_gt_s=16.0, slot_link_speed_gt_s=16.0), None, ""),
+        (nics(link_speed_gt_s=16.0), Severity.WARNING, "16 GT/s a lane of 32"),
+        (nics(link_width=8, slot_link_width_max=8, slot_link_width=8), None, ""),
+        (nics(link_width=8), Severity.ERROR, "8 PCIe lanes of 16"),
+        (
+            nics(
+                link_width=8, link_speed_gt_s=8.0, slot_link_width_max=8, slot_link_speed_max_gt_s=8.0,
+                slot_link_width=8, slot_link_speed_gt_s=8.0,
+            ),
+            Severity.WARNING,
+            "8 lanes at 8 GT/s: it carries 63 Gb/s of 200",
+        ),
+    ],
+)  # fmt: skip
+def test_a_nic_is_held_against_its_slot_and_its_rate(change: Change, severity: Severity | None, words: str) -> None:
+    rated = every(fleet("h100x8", 2), lambda known: with_(
+        known, rdma=tuple(with_(one, rate_gbps=200.0) for one in known.rdma or ())))  # fmt: skip
+    found = [one for one in judge(every(rated, change)).findings if one.severity >= Severity.WARNING]
+    assert {(one.code, one.severity) for one in found} == ({("nic-pcie-narrow", severity)} if severity else set())
+    assert all(words in one.message for one in found)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "speed", "gbps"),
+    [(16, 2.5, 32), (8, 5.0, 32), (16, 8.0, 126.03), (16, 16.0, 252.06), (16, 32.0, 504.12), (None, 8.0, None),
+     (16, None, None), (0, 8.0, None)],
+)  # fmt: skip
+def test_what_a_link_carries(lanes: int | None, speed: float | None, gbps: float | None) -> None:
+    carried = pcie.Link(lanes, speed).gbps
+    assert carried == (None if gbps is None else pytest.approx(gbps, abs=0.01))
+
+
+def test_a_device_without_a_port_above_it_has_only_its_own_most() -> None:
+    card = PciDevice(address="0001:00:00.0", path=("0001:00:00.0",), link_width_max=16, link_speed_max_gt_s=32.0)
+    assert pcie.possible(card, {card.address: card}) == pcie.Link(16, 32.0)
+
+
+def virtual(known: HostFacts) -> HostFacts:
+    return with_(known, rdma=tuple(with_(one, is_vf=True) for one in known.rdma or ()))  # type: ignore[no-any-return]
+
+
+def test_a_pod_with_virtual_functions_only_uses_them() -> None:
+    """Their limits are judged and they are planned; beside physical functions they are left out."""
+    hosts = every(fleet("h100x8", 2), virtual)
+    assert codes(judge(hosts)) == set()
+    assert only(judge(changed(hosts, "n02", section("limits", memlock_bytes=8 << 20))), "memlock-low").host == "n02"
+    assert len(compute_nics(from_facts(hosts["n01"])).chosen) == 8
+
+
+def test_a_pod_that_was_given_some_devices_uses_these() -> None:
+    """With the shared RDMA namespace all devices are in sysfs, physical functions too: files tell what is the pod's."""
+
+    def given(known: HostFacts) -> HostFacts:
+        ports = known.rdma or ()
+        extra = tuple(
+            with_(one, device=f"{one.device}_v", is_vf=True, node_guid=None) for one in ports if one.device != "mlx5_0"
+        )
+        return with_(known, rdma=(*(with_(one, uverbs_openable=False) for one in ports), *extra))  # type: ignore[no-any-return]
+
+    hosts = every(fleet("h100x8", 2), given)
+    assert codes(judge(hosts)) == set()
+    nics = compute_nics(from_facts(hosts["n01"]))
+    assert {nic.name for nic in nics.chosen} <= {f"mlx5_{n}_v" for n in range(12)}
+    assert nics.left_out["mlx5_3:1"] == "its device file cannot be opened"
+    # NCCL cannot open the others, so it needs no list because of them
+    assert all("mlx5_3:1" not in found.why for found in hca_lists({"a": from_facts(hosts["n01"])}).values())
+
+
+def test_a_device_file_that_only_one_host_closes_is_named() -> None:
+    one = only(judge(changed(fleet("h100x8", 3), "n02", port("mlx5_4", uverbs_openable=False))), "rdma-device-closed")
+    assert one.host == "n02"
+    shut = every(fleet("h100x8", 2), lambda known: with_(
+        known, rdma=tuple(with_(p, uverbs_openable=False) for p in known.rdma or ())))  # fmt: skip
+    assert codes(judge(shut)) == {"rdma-device-closed"}
