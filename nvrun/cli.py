@@ -278,7 +278,7 @@ def _tell_of_end(result: RunResult, folder: RunFolder, writer: Writer) -> None:
 
     if trouble := folder.finish(result):
         writer.say(f"nvrun: {trouble}")
-    page = None
+    page = ""
     if result.ended_by in FAILURES:
         from nvrun.failure import at_the_end
 

@@ -98,14 +98,14 @@ def _nothing_known(result: RunResult | None, request: Request | None) -> str:
     return "No known cause was found in the logs."
 
 
-def at_the_end(folder: Path) -> str | None:
-    """The page for a run that has just failed; None where its logs are so long, or its folder so ill, that the user
+def at_the_end(folder: Path) -> str:
+    """The page for a run that has just failed; empty where its logs are so long, or its folder so ill, that the user
     is not to wait for it."""
     try:
         size = sum(path.lstat().st_size for path in (folder / "logs").rglob("*"))
-        return failure([folder]).page if size <= AT_ONCE else None
+        return failure([folder]).page if size <= AT_ONCE else ""
     except (OSError, UsageError):  # somebody removes the folder meanwhile: how the run ended has been said
-        return None
+        return ""
 
 
 def _unwritten(ends: Sequence[RankEnd], paths: Sequence[Path]) -> Iterator[Source]:

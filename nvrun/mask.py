@@ -48,7 +48,7 @@ def masked(name: str, value: str) -> str:
 class Mask:
     """Masks texts, JSON and bytes. `values` are hidden wherever they stand, beside what names and shapes tell."""
 
-    def __init__(self, values: Iterable[str] = ()) -> None:
+    def __init__(self, values: Iterable[str]) -> None:
         known = {value for value in values if len(value) >= LEAST and not value.isdecimal()}
         written = {form for value in known for form in _as_written(value)}
         longest_first = sorted(written, key=lambda form: (-len(form), form))

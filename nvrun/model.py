@@ -66,10 +66,6 @@ class Verdict(Frozen, frozen=True, kw_only=True):
     judged: tuple[str, ...] = ()
     """Names of the checks that judged at least one host: only these can have passed."""
 
-    @property
-    def worst(self) -> Severity | None:
-        return max((finding.severity for finding in self.findings), default=None)
-
 
 class Host(Frozen, frozen=True, kw_only=True):
     """One machine of the job, as the user named it."""

@@ -27,7 +27,8 @@ from nvrun.environment import (
 from nvrun.errors import UsageError
 from nvrun.model import EnvVar, Severity
 from nvrun.nccl import catalogue
-from nvrun.nccl.lint import lint, lint_settings
+from nvrun.nccl.lint import lint_settings
+from nvrun.nccl.setting import Setting
 from nvrun.preset_file import Preset
 
 ALL = presets.load_all([shipped.folder("presets")])
@@ -227,7 +228,8 @@ def test_automatic_layer_holds_only_what_design_allows() -> None:
         "PYTHONFAULTHANDLER": "1",
     }
     assert all(variable.source == "nvrun" and variable.why for variable in EVERYTHING)
-    assert [each for each in lint(found, nccl="2.30.7") if each.severity >= Severity.WARNING] == []
+    written = [Setting(name=name, value=value, where="nvrun") for name, value in found.items()]
+    assert [each for each in lint_settings(written, nccl="2.30.7") if each.severity >= Severity.WARNING] == []
     assert [variable.name for variable in automatic()] == ["PYTHONFAULTHANDLER"]
 
 

@@ -53,7 +53,7 @@ def tests(
     if options.check == "off":
         return Outcome()
     if crew.mute:
-        return Outcome(verdict=_mute(crew, plan, facts))
+        return Outcome(verdict=_mute(crew, plan))
     parts: list[Verdict] = []
     reached = _Reach(crew, plan)
     reached.begin()
@@ -135,7 +135,7 @@ def _not_judged(measured: network.Measured, bare_metal: bool) -> Iterator[Skippe
         yield Skipped(code="path-mtu", host=None, reason=f"UDP does not come through between {deaf}")
 
 
-def _mute(crew: Crew, plan: Plan, facts: Mapping[int, HostFacts]) -> Verdict:
+def _mute(crew: Crew, plan: Plan) -> Verdict:
     """Hosts that are heard no more, looked at from here and from a host that is well; nothing else is tried then."""
     known = {host: [address for _, address in body["addresses"]] for host, body in crew.hello.items()}
     well = next((host for host in crew.hosts if host not in crew.mute), None)

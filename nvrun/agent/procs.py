@@ -16,6 +16,8 @@ HOOK_MARK = "NVRUN_HOOK_MARK"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
+_SWEEPS = 50
+"""Looks, 10 ms apart, after which what still lives is taken to be beyond KILL."""
 _PF_KTHREAD = 0x00200000
 """linux/sched.h: a kernel thread, which has no environment; among the flags of /proc/PID/stat."""
 
@@ -152,14 +154,14 @@ def leftovers(mark: str, root: int, spare: Iterable[int]) -> Set[int]:
     return (_below((root,), children_of) | carrying) - {root} - spared - _below(spared, children_of)
 
 
-def sweep(mark: str, root: int, spare: Iterable[int] = (), tries: int = 50) -> Set[int]:
+def sweep(mark: str, root: int, spare: Iterable[int] = ()) -> Set[int]:
     """KILLs what is left of a run until two looks find nothing; returns what would not go (uninterruptible, most
     likely). Two, because who was in uninterruptible wait for a moment, as the parent in vfork(2) is, shows its mark
     only after it."""
     spared = set(spare)
     left: Set[int] = set()
     looked_clean = False
-    for _ in range(tries):
+    for _ in range(_SWEEPS):
         left = leftovers(mark, root, spared)
         if not left and looked_clean:
             return left
@@ -169,11 +171,10 @@ def sweep(mark: str, root: int, spare: Iterable[int] = (), tries: int = 50) -> S
     return left
 
 
-def reap(spare: Iterable[int] = ()) -> None:
+def reap(spare: Set[int]) -> None:
     """Takes in adopted children that have ended, but not those in `spare`: their exit status is someone else's."""
-    spared = set(spare)
     for pid in children(os.getpid()):
-        if pid in spared:
+        if pid in spare:
             continue
         try:
             os.waitpid(pid, os.WNOHANG)

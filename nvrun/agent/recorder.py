@@ -56,8 +56,8 @@ class Log:
 class Monitor:
     """Takes samples of this host and of the ranks it is told of."""
 
-    def __init__(self, gpus: Optional[readings.Gpus] = None) -> None:
-        self.gpus = gpus or readings.Gpus()
+    def __init__(self) -> None:
+        self.gpus = readings.Gpus()
         self.ranks: Dict[int, int] = {}
         self._rdma = readings.RdmaPorts()
 

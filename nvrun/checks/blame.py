@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from statistics import median
 from typing import Literal, NamedTuple
-
-from nvrun.checks.compare import median
 
 Edge = tuple[str, str]
 """From one host to another."""
@@ -114,7 +113,7 @@ def usual(pairs: Mapping[Edge, float], best: Callable[[Iterable[float]], float])
             of_host.setdefault(host, []).append(value)
     values = [best(own) for own in of_host.values()]
     middle = median(values) if values else 0.0
-    return middle, median([abs(value - middle) for value in values]) if values else 0.0
+    return middle, median(abs(value - middle) for value in values) if values else 0.0
 
 
 def most_telling(answers: Iterable[str]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from nvrun.checks.blame import blame, usual
 from nvrun.checks.code import ERROR, FATAL, WARNING, declare
-from nvrun.checks.compare import median
 from nvrun.facts import Gpu
 from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding, Frozen
@@ -133,7 +133,7 @@ def _gemm(first: Sequence[Smoke]) -> Iterator[Finding]:
     }
     if len(speeds) < 2:
         return
-    middle = median(list(speeds.values()))
+    middle = median(speeds.values())
     for (host, rank), value in speeds.items():
         if value < _GEMM_SHARE * middle:
             yield GEMM.found(
@@ -143,7 +143,7 @@ def _gemm(first: Sequence[Smoke]) -> Iterator[Finding]:
 
 def _within(smoke: Smoke, host: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     copies = smoke.copies.get(host, {})
-    middle = median(list(copies.values())) if copies else 0.0
+    middle = median(copies.values()) if copies else 0.0
     promised = min((rate for gpu in gpus if (rate := nvlink_rate(gpu))), default=0.0) if len(gpus) > 1 else 0.0
     slow = {pair: rate for pair, rate in copies.items() if rate < _COPY_SHARE * max(promised, middle)}
     if slow:

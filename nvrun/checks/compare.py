@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -83,16 +82,9 @@ def differing(
                 )
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value; of an even number the mean of both middle ones."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def listed(items: Iterable[object], most: int = 8) -> str:
     """`1, 2, 3 and 5 more`."""
-    texts = list(Counter(str(item) for item in items))
+    texts = list(dict.fromkeys(map(str, items)))
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 

@@ -28,11 +28,6 @@ class Decision(Frozen, frozen=True, kw_only=True):
         return bool(self.blocking)
 
     @property
-    def bad_hosts(self) -> tuple[str, ...]:
-        """Hosts that a refusing finding names: what to leave out; others can run where nothing else refuses."""
-        return tuple(dict.fromkeys(finding.host for finding in self.blocking if finding.host))
-
-    @property
     def exit_code(self) -> int:
         """0; 69 where hosts that cannot be reached are all there is; 78."""
         return exit_code(self.blocking)

@@ -7,10 +7,10 @@ that make one host of two, for that is what NCCL hashes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
 
 from nvrun.checks.check import Results, fleet_check
 from nvrun.checks.code import ERROR, FATAL, WARNING, declare
-from nvrun.checks.compare import median
 from nvrun.checks.job import Job
 from nvrun.facts import Gpu, HostFacts, Identity, Network
 from nvrun.hosts.nodeset import fold
@@ -120,7 +120,7 @@ def clocks_agree(clock_offset_s: Mapping[str, float], fleet: Mapping[str, HostFa
                 observed=f"{apart:.3f} s ± {error:.3f} s",
             )
         return
-    common = median(list(clock_offset_s.values()))
+    common = median(clock_offset_s.values())
     for host, offset in clock_offset_s.items():
         off, error = offset - common, errors[host]
         if abs(off) - error > CLOCK_NOTED:

@@ -243,7 +243,7 @@ def rendezvous_port_free(host: str, facts: HostFacts, listeners: tuple[Listener,
 
 
 @check(NEIGHBOURS, CONNTRACK)
-def kernel_tables(host: str, network: Network, job: Job) -> Results:
+def kernel_tables(network: Network, job: Job) -> Results:
     """Neighbour and connection tables have room for the job."""
     room = _number(network, "net.ipv4.neigh.default.gc_thresh3")
     cards = sum(1 for one in network.interfaces if usable(one) and _subnets(one)) or 1

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from nvrun.checks import pcie
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare
-from nvrun.checks.compare import differing, listed, median
+from nvrun.checks.compare import differing, listed
 from nvrun.checks.job import Job, name_of
 from nvrun.facts import Gid, HostFacts, PciDevice, RdmaPort, Software
 from nvrun.model import Skipped

@@ -12,8 +12,8 @@ _SSH = "ssh(1), ssh_config(5), sshd_config(5)"
 UNREACHABLE: dict[str, Code] = {}
 
 
-def _unreachable(code: str, summary: str, remedy: str, *, source: str = _SSH, read: str = _READ) -> None:
-    UNREACHABLE[code] = declare(code, FATAL, summary, read=read, why=_WHY, remedy=remedy, source=source)
+def _unreachable(code: str, summary: str, remedy: str, *, source: str = _SSH) -> None:
+    UNREACHABLE[code] = declare(code, FATAL, summary, read=_READ, why=_WHY, remedy=remedy, source=source)
 
 
 _unreachable(
@@ -122,7 +122,7 @@ _unreachable(
 )
 
 
-def from_unreachable(host: str, code: str, message: str, hint: str = "") -> Finding:
+def from_unreachable(host: str, code: str, message: str, hint: str) -> Finding:
     """The finding for a host that was not reached. `message` may begin with the host's name, as the error has it."""
     known = UNREACHABLE.get(code)
     text = message.removeprefix(f"{host}: ")

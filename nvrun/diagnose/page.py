@@ -55,7 +55,8 @@ def one_page(
     if stopped is None and not findings:
         page += _wrapped(otherwise, 2, indent="")
     if findings:
-        page += [] if said else _cause(findings[0], "Seen besides" if stopped else "")
+        heading = "Seen besides" if stopped else "Cause" if findings[0].severity >= Severity.ERROR else "Note"
+        page += [] if said else _cause(findings[0], heading)
         page += _proof_and_remedy(findings[0])
     if first is not None and first.tail and not any(clean(first.tail[-1]).strip() in line for line in page):
         page.extend(_block("Its last words", list(shortened(first.tail, LAST_WORDS)), LAST_WORDS))
@@ -80,9 +81,8 @@ def _ended(end: RankEnd) -> str:
     return f"{ending.text}: {ending.meaning}"
 
 
-def _cause(finding: Finding, heading: str = "") -> list[str]:
+def _cause(finding: Finding, heading: str) -> list[str]:
     where = " ".join(part for part in (f"on {finding.host}" if finding.host else "", finding.subject) if part)
-    heading = heading or ("Cause" if finding.severity >= Severity.ERROR else "Note")
     return [f"{heading}{_certainty(finding)}{': ' + where if where else ''}", *_wrapped(finding.message, 4)]
 
 

@@ -78,10 +78,9 @@ def rule(
     *,
     pattern: str = "",
     subject: str = "",
-    severity: Severity | None = None,
     at_info: bool = False,
 ) -> Rule:
-    """A row of a table, with its pattern compiled; a NOTE is information unless told otherwise."""
+    """A row of a table, with its pattern compiled; a NOTE is information."""
     return Rule(
         code=code,
         stage=stage,
@@ -91,7 +90,7 @@ def rule(
         confidence=confidence,
         pattern=re.compile(pattern) if pattern else None,
         subject=subject,
-        severity=severity or (Severity.INFO if stage is Stage.NOTE else Severity.ERROR),
+        severity=Severity.INFO if stage is Stage.NOTE else Severity.ERROR,
         at_info=at_info,
     )
 

@@ -71,7 +71,7 @@ def judge(lines: Iterable[Entry], key: bytes) -> Judgement:
     return "authority" if any(line.marker == "@cert-authority" for line in all_lines) else "unknown"
 
 
-def new_line(name: str, kind: str, key: bytes, salt: bytes | None = None) -> str:
+def new_line(name: str, kind: str, key: bytes, salt: bytes | None) -> str:
     """The line that ssh would add; hashed where `salt` (20 random bytes) is given."""
     if salt is not None:
         name = "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, _hash(salt, name)))

@@ -19,22 +19,6 @@ from nvrun.nccl.scripts import kind_of, settings_of
 from nvrun.nccl.setting import Given, Setting, found
 
 
-def lint(
-    variables: Mapping[str, str],
-    *,
-    source: str = "environment",
-    nccl: str | None = None,
-    facts: HostFacts | None = None,
-) -> list[Finding]:
-    """Findings about one environment, the worst first.
-
-    `nccl` is the version that will be loaded, `2.28.9`; without it only what holds for every release is said.
-    `facts` of the host let device and interface names be checked against what is there.
-    """
-    settings = [Setting(name=name, value=value, where=source) for name, value in variables.items()]
-    return lint_settings(settings, nccl=nccl, facts=facts)
-
-
 def lint_script(text: str, name: str, *, nccl: str | None = None, facts: HostFacts | None = None) -> list[Finding]:
     """Findings about a job script, Dockerfile, YAML, Python or conf file; its file name says how to read it."""
     found = lint_settings(settings_of(text, name), nccl=nccl, facts=facts, shared=True)
@@ -48,6 +32,8 @@ def lint_settings(
 ) -> list[Finding]:
     """Findings about settings in the order they take effect; where a name occurs twice, the later one holds.
 
+    `nccl` is the version that will be loaded, `2.28.9`; without it only what holds for every release is said.
+    `facts` of the host let device and interface names be checked against what is there.
     `shared`: one text for several hosts, so a value that must differ between hosts is an error.
     """
     every = list(settings)
@@ -80,7 +66,7 @@ MUST_AGREE = (
 
 
 def lint_hosts(hosts: Mapping[str, Mapping[str, str]]) -> list[Finding]:
-    """Findings about the environments of several hosts (host name -> variables), beside what `lint` says of each."""
+    """Findings about the environments of several hosts (host name -> variables) that none has by itself."""
     findings: list[Finding] = []
     for name in MUST_AGREE:
         values = _by_value(hosts, name)

@@ -23,10 +23,9 @@ def read_log(lines: Iterable[bytes | str]) -> NcclLog:
     for raw in cut_lines(lines):
         if b"NCCL " not in raw:
             continue
-        line = clean(text(raw))
-        record = read_record(line)
+        record = read_record(clean(text(raw)))
         if record is not None:
-            reader.feed(record, line)
+            reader.feed(record)
     return reader.log()
 
 
@@ -89,7 +88,7 @@ class _Reader:
         self._communicators: dict[str, _Communicator] = {}
         self._warnings: dict[tuple[str, int, str, str], tuple[str, int]] = {}
         self._ras: list[str] = []
-        self._kinds: dict[str, Callable[[_Process, Record, str], None]] = {
+        self._kinds: dict[str, Callable[[_Process, Record], None]] = {
             "Channel": self._channel,
             "Using": self._network,
             "Bootstrap": self._bootstrap,
@@ -114,7 +113,7 @@ class _Reader:
             "RAS": self._ras_line,
         }
 
-    def feed(self, record: Record, line: str) -> None:
+    def feed(self, record: Record) -> None:
         self._lines += 1
         if record.level == "VERSION":
             # without a prefix it says what is loaded, but not by whom
@@ -129,11 +128,11 @@ class _Reader:
         word = message.split(" ", 1)[0]
         kind = self._kinds.get(word)
         if kind is not None:
-            kind(process, record, line)
+            kind(process, record)
         elif word.startswith("NCCL_"):
             self._variable(process, record)
         elif word.startswith(("ncclCommInit", "ncclCommSplit", "[Rank")):
-            self._comm(process, record, line)
+            self._comm(process, record)
         elif "GPU Direct RDMA" in message:
             self._hca_gdr(process, message)
         elif "coll channels" in message:
@@ -156,7 +155,7 @@ class _Reader:
 
     # one method a kind of line
 
-    def _channel(self, process: _Process, record: Record, line: str) -> None:
+    def _channel(self, process: _Process, record: Record) -> None:
         found = _ROUTE.match(record.message)
         if found is None:
             ring = _RING.match(record.message)
@@ -168,19 +167,19 @@ class _Reader:
         via, gdr, through_peer = _transport(found["via"])
         key = (int(found["source"]), int(found["target"]), via, gdr, through_peer)
         routes = self._communicator(process, record).routes
-        count, first = routes.get(key, (0, line))
+        count, first = routes.get(key, (0, record.line))
         routes[key] = (count + 1, first)
 
-    def _network(self, process: _Process, record: Record, line: str) -> None:
+    def _network(self, process: _Process, record: Record) -> None:
         if record.message.startswith("Using network "):
             process.facts["network"] = record.message[len("Using network ") :].strip()
-            process.facts["network_line"] = line
+            process.facts["network_line"] = record.line
 
-    def _bootstrap(self, process: _Process, record: Record, line: str) -> None:
+    def _bootstrap(self, process: _Process, record: Record) -> None:
         if found := re.search(r"Using (\S+?:\S+?)(?:<\d+>)?$", record.message):
             process.facts.setdefault("bootstrap", found[1])
 
-    def _ib(self, process: _Process, record: Record, line: str) -> None:
+    def _ib(self, process: _Process, record: Record) -> None:
         if "No device found" in record.message:
             process.facts["no_ib_device"] = True
         elif "Using" in record.message:
@@ -189,11 +188,11 @@ class _Reader:
             process.facts["relaxed_ordering"] = "[RO]" in devices
         self._hca_gdr(process, record.message)
 
-    def _socket(self, process: _Process, record: Record, line: str) -> None:
+    def _socket(self, process: _Process, record: Record) -> None:
         if devices := _DEVICE.findall(record.message):
             process.facts["sockets"] = tuple(devices)
 
-    def _comm(self, process: _Process, record: Record, line: str) -> None:
+    def _comm(self, process: _Process, record: Record) -> None:
         if sizes := _SIZES.search(record.message):
             facts = self._communicator(process, record).facts
             facts["nodes"] = int(sizes["nodes"])
@@ -217,51 +216,51 @@ class _Reader:
         communicator.hosts.add(process.host)
         communicator.ranks["ABORT" if what[0] == "Abort" else what[1]].add(rank)
 
-    def _timings(self, process: _Process, record: Record, line: str) -> None:
+    def _timings(self, process: _Process, record: Record) -> None:
         if found := _TIMINGS.search(record.message):
             communicator = self._communicator(process, record)
             communicator.seconds[int(found["rank"])] = float(found["total"])
             communicator.phases[int(found["rank"])] = found["phases"]
 
-    def _trees(self, process: _Process, record: Record, line: str) -> None:
+    def _trees(self, process: _Process, record: Record) -> None:
         self._communicator(process, record).facts.setdefault("trees", record.message.count("["))
 
-    def _connected(self, process: _Process, record: Record, line: str) -> None:
+    def _connected(self, process: _Process, record: Record) -> None:
         if found := _CONNECTED.search(record.message):
             self._communicator(process, record).facts["ring_gdr"] = found["gdr"] == "1"
 
-    def _nvls(self, process: _Process, record: Record, line: str) -> None:
+    def _nvls(self, process: _Process, record: Record) -> None:
         if "multicast support is" in record.message:
             process.facts["nvls"] = "not available" not in record.message
 
-    def _dma_buf(self, process: _Process, record: Record, line: str) -> None:
+    def _dma_buf(self, process: _Process, record: Record) -> None:
         process.facts["dma_buf"] = "not available" not in record.message
 
-    def _driver(self, process: _Process, record: Record, line: str) -> None:
+    def _driver(self, process: _Process, record: Record) -> None:
         if found := re.search(r"\d+", record.message):
             process.facts["cuda_driver"] = int(found[0])
 
-    def _version(self, process: _Process, record: Record, line: str) -> None:
+    def _version(self, process: _Process, record: Record) -> None:
         if found := _VERSION.match(record.message):
             self._versions[found[1]] = None
             process.facts["version"] = found[1]
 
-    def _refused(self, process: _Process, record: Record, line: str) -> None:
+    def _refused(self, process: _Process, record: Record) -> None:
         if "enable P2P" in record.message and len(process.refused) < _MOST_LINES:
             process.refused.append(record.message)
 
-    def _affinity(self, process: _Process, record: Record, line: str) -> None:
+    def _affinity(self, process: _Process, record: Record) -> None:
         if found := re.search(r"(?:affinity|Affinity) for GPU \d+ (?:to|is) (.*)", record.message):
             process.facts["affinity"] = found[1]
 
-    def _rejected(self, process: _Process, record: Record, line: str = "") -> None:
+    def _rejected(self, process: _Process, record: Record) -> None:
         if found := _REJECTED.search(record.message):
             channels = f"NCCL_{found['limit'].upper()}_CTAS" if found["limit"] else ""
             process.rejected[found["name"] or found["invalid"] or found["low"] or channels] = record.message
 
-    def _ras_line(self, process: _Process, record: Record, line: str) -> None:
+    def _ras_line(self, process: _Process, record: Record) -> None:
         if len(self._ras) < _MOST_LINES:
-            self._ras.append(line)
+            self._ras.append(record.line)
 
     def _variable(self, process: _Process, record: Record) -> None:
         if found := _VARIABLE.match(record.message):

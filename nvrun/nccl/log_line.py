@@ -65,6 +65,8 @@ class Record(NamedTuple):
     where: str
     """`bootstrap.cc:76`, or empty."""
     message: str
+    line: str
+    """All of it, with what stands before `NCCL`."""
 
 
 NOBODY = Speaker("", 0, 0, None)
@@ -81,9 +83,9 @@ def read_record(line: str) -> Record | None:
     level = _LEVEL.search(line)
     if level is None:
         at = line.find("NCCL version ")
-        return Record(NOBODY, "VERSION", "", line[at:]) if at >= 0 else None
+        return Record(NOBODY, "VERSION", "", line[at:], line) if at >= 0 else None
     speaker, where = _read_head(line[: level.start()])
-    return Record(speaker, level[1], where, line[level.end() :])
+    return Record(speaker, level[1], where, line[level.end() :], line)
 
 
 @lru_cache(maxsize=4096)

@@ -284,9 +284,9 @@ def _series(name: str, points: Points, loud: bool = True) -> Series:
     )
 
 
-def reduced(points: Points, most: int = MOST_POINTS) -> Points:
-    """Neighbours put together by their mean until there are no more than `most`."""
-    width = -(-len(points) // most)
+def reduced(points: Points) -> Points:
+    """Neighbours put together by their mean until there are no more than MOST_POINTS."""
+    width = -(-len(points) // MOST_POINTS)
     if width <= 1:
         return points
     return [_mean(points[at : at + width]) for at in range(0, len(points), width)]
@@ -297,13 +297,13 @@ def _mean(points: Points) -> tuple[float, float | None]:
     return fmean(at for at, _ in points), fmean(values) if values else None
 
 
-def envelope(lines: Iterable[Points], most: int = MOST_POINTS) -> dict[str, Points]:
+def envelope(lines: Iterable[Points]) -> dict[str, Points]:
     """Lowest, middle and highest of many lines whose points lie at different times: each keeps its last value."""
     known = [[(at, value) for at, value in line if value is not None] for line in lines]
     known = [line for line in known if line]
     first, last = min(line[0][0] for line in known), max(line[-1][0] for line in known)
     gaps = [later[0] - earlier[0] for line in known for earlier, later in pairwise(line)]
-    width = max((last - first) / most, median(gaps) if gaps else 0.0) or 1.0
+    width = max((last - first) / MOST_POINTS, median(gaps) if gaps else 0.0) or 1.0
     moments = [first + width * (step + 1) for step in range(max(1, round((last - first) / width)))]
     found: dict[str, list[tuple[float, float | None]]] = {"highest": [], "middle": [], "lowest": []}
     for moment in moments:

@@ -77,7 +77,7 @@ def lines(
     return result
 
 
-def total(verdict: Verdict, *, least: Severity = Severity.WARNING) -> str:
+def total(verdict: Verdict, *, least: Severity) -> str:
     """`2 errors, 1 warning; 3 checks could not judge every host`. What is only for information counts where it is
     shown."""
     counts = []

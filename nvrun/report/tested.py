@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 
 import msgspec
 
 from nvrun.active.run import Outcome
 from nvrun.checks.collectives import Smoke
-from nvrun.checks.compare import median
 from nvrun.checks.fabric import between
 from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
@@ -36,7 +36,7 @@ def rows(outcome: Outcome, facts: Sequence[HostFacts]) -> list[tuple[str, str]]:
         result.append(("256 KiB", f"{1e3 * median(pushed):.1f} ms, the slowest {1e3 * max(pushed):.1f} ms"))
     if measured.latency:
         slowest = max(measured.latency, key=lambda each: each.p50)
-        half = median([each.p50 for each in measured.latency])
+        half = median(each.p50 for each in measured.latency)
         text = f"{half:.0f} µs (10 % within {min(each.p10 for each in measured.latency):.0f},"
         text += f" 99 % within {max(each.p99 for each in measured.latency):.0f};"
         text += f" slowest pair {' and '.join(slowest.pair)}: {slowest.p50:.0f})"

@@ -84,7 +84,7 @@ def rank_table(plan: Plan) -> Iterator[str]:
         yield f"ranks are counted as if every node had {len(plan.hosts[0].ranks)}"
 
 
-def environment_lines(environments: Mapping[str, Sequence[Resolved]], linted: Sequence[Finding] = ()) -> Iterator[str]:
+def environment_lines(environments: Mapping[str, Sequence[Resolved]], linted: Sequence[Finding]) -> Iterator[str]:
     """Each variable with its source and reason, once, or once for each value where hosts differ; below it what lint
     finds wrong with that value."""
     for row in rows(environments):
@@ -97,9 +97,8 @@ def environment_lines(environments: Mapping[str, Sequence[Resolved]], linted: Se
                 yield f"    {finding.severity.label}: {finding.message} [{finding.code}]"
 
 
-def result_lines(result: RunResult, folder: str, page: str | None = None) -> Iterator[str]:
-    """How it ended; nothing where there is nothing to say. `page`: why it failed, where that is known."""
-    page = page or ""
+def result_lines(result: RunResult, folder: str, page: str) -> Iterator[str]:
+    """How it ended; nothing where there is nothing to say. `page`: why it failed; empty where that is not known."""
     yield from finding_lines(finding for finding in result.findings if finding.message not in page)
     first = result.first_failure
     if first:

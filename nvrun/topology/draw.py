@@ -11,7 +11,7 @@ from nvrun.topology.nics import compute_nics, port_name
 _Lines = Sequence[tuple[str, "_Lines"]]
 
 
-def tree(topology: Topology, title: str = "host") -> list[str]:
+def tree(topology: Topology, title: str) -> list[str]:
     """Lines: NUMA nodes, in them PCIe switches, in these GPUs and NICs; below, NVLink and what was not known."""
     places: dict[str, GpuPlace | NicPlace] = {nic.name: nic for nic in topology.nics}
     places |= {gpu.name: gpu for gpu in topology.gpus}

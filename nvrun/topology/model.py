@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Final
 
@@ -93,16 +93,15 @@ class Topology(Frozen, frozen=True, kw_only=True):
         """Kind of way between two devices; None where it is not known."""
         return "X" if one == other else self.paths.get(one, {}).get(other)
 
-    def switches(self, within: Iterable[str] = UNDER_A_SWITCH) -> tuple[tuple[str, ...], ...]:
+    def switches(self) -> tuple[tuple[str, ...], ...]:
         """Devices that hang on the same PCIe switch, or on the same cascade of switches; each at least two.
 
         NVLink hides the PCIe way between two GPUs in a matrix; a NIC that both are near to still joins them.
         """
-        kinds = set(within)
         names = list(dict.fromkeys([gpu.name for gpu in self.gpus] + [nic.name for nic in self.nics]))
         groups: list[list[str]] = []
         for name in names:
-            near = [group for group in groups if any(self.path(name, member) in kinds for member in group)]
+            near = [group for group in groups if any(self.path(name, member) in UNDER_A_SWITCH for member in group)]
             groups = [group for group in groups if group not in near]
             groups.append([*chain.from_iterable(near), name])
         ordered = [sorted(group, key=names.index) for group in groups if len(group) > 1]

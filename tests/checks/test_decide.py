@@ -63,15 +63,6 @@ def test_codes_of_other_families_may_be_waived() -> None:
     assert not checks.apply(Verdict(), waive=["nccl-list-signs"], also=["nccl-list-signs"]).refused
 
 
-def test_bad_hosts_are_those_named_by_what_refuses() -> None:
-    found = [
-        Finding(code="gpu-busy", severity=Severity.ERROR, host="b", message="m"),
-        Finding(code="cpus-few", severity=Severity.WARNING, host="c", message="m"),
-        Finding(code="torch-version-differs", severity=Severity.ERROR, message="tie"),
-    ]
-    assert checks.apply(Verdict(findings=tuple(found))).bad_hosts == ("b",)
-
-
 def test_unknown_code_cannot_be_explained() -> None:
     with pytest.raises(UsageError, match="no finding"):
         checks.explain("memlock")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from nvrun.facts import Address, Cpus, Gid, Gpu, HostFacts, Interface, Network, NvLink, RdmaPort, Software
 from nvrun.model import Finding, Severity
 from nvrun.nccl import catalogue
-from nvrun.nccl.lint import lint, lint_hosts, lint_script
+from nvrun.nccl.lint import lint_hosts, lint_script, lint_settings
+from nvrun.nccl.setting import Setting
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 
@@ -220,6 +222,11 @@ def variables(text: str) -> dict[str, str]:
             last = next(reversed(found))
             found[last] += " " + word
     return found
+
+
+def lint(given: Mapping[str, str], *, nccl: str | None = None, facts: HostFacts | None = None) -> list[Finding]:
+    settings = [Setting(name=name, value=value, where="environment") for name, value in given.items()]
+    return lint_settings(settings, nccl=nccl, facts=facts)
 
 
 def coded(findings: list[Finding], code: str) -> list[Finding]:

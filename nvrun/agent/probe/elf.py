@@ -12,6 +12,9 @@ from typing import BinaryIO, NamedTuple
 DT_NEEDED, DT_STRTAB, DT_RPATH, DT_RUNPATH = 1, 5, 15, 29
 PT_LOAD, PT_DYNAMIC = 1, 2
 CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+_CHUNK = 1 << 20
+_OVERLAP = 64
+"""Bytes of a chunk that the next one repeats: no version text that is looked for is longer."""
 
 
 class Dynamic(NamedTuple):
@@ -47,7 +50,7 @@ def dynamic(path: str) -> Dynamic:
         return Dynamic(tuple(text(DT_NEEDED)), folders(DT_RPATH), folders(DT_RUNPATH))
 
 
-def chunks(path: str, section: str, size: int = 1 << 20, overlap: int = 64) -> Iterator[bytes]:
+def chunks(path: str, section: str) -> Iterator[bytes]:
     """A section's content piece by piece, each beginning with the end of the last; raises as `dynamic` does."""
     with open(path, "rb") as file:
         header = _header(file)
@@ -59,11 +62,11 @@ def chunks(path: str, section: str, size: int = 1 << 20, overlap: int = 64) -> I
                 file.seek(entry[4])
                 left, tail = entry[5], b""
                 while left > 0:
-                    data = file.read(min(size, left))
+                    data = file.read(min(_CHUNK, left))
                     if not data:
                         return
                     yield tail + data
-                    left, tail = left - len(data), data[-overlap:]
+                    left, tail = left - len(data), data[-_OVERLAP:]
                 return
 
 
