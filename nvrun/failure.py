@@ -6,7 +6,7 @@ before and after.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from nvrun.diagnose.judge import culprit, diagnose
 from nvrun.diagnose.page import one_page
 from nvrun.diagnose.scan import Source
 from nvrun.errors import UsageError
+from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding, RankEnd, RunResult, Severity, Verdict, first_failure, worst_first
 from nvrun.request import Request, request_of
 from nvrun.rundir import file_name
@@ -49,10 +50,12 @@ def failure(paths: Sequence[Path]) -> Failure:
     result = found.result
     facts = {host: known for path in paths for host, known in runs.facts_of(path).items()}
     request = next(filter(None, map(request_of, paths)), None)
-    stopped = _stopped(result, request)
+    ends = found.ends or tuple(end for path in paths for end in runs.ends_of(path))
+    stopped = _stopped(result, request, paths, {end.host for end in ends})
     of_nvrun = bool(result or request)
-    ends = seen.failed_before(found.ends) if stopped else found.ends
-    own = [*seen.sources(result), *(_unwritten(ends, paths))] if result else []
+    if stopped:
+        ends = seen.failed_before(ends) if result else seen.noted_before(ends)
+    own = [*(seen.sources(result) if result else ()), *_unwritten(ends, paths)]
     findings = diagnose(
         [*found.sources, *own],
         facts=facts,
@@ -77,13 +80,28 @@ def failure(paths: Sequence[Path]) -> Failure:
     return Failure((*([stopped] if stopped else ()), *findings), page, tuple(found.skipped))
 
 
-def _stopped(result: RunResult | None, request: Request | None) -> Finding | None:
-    """Who ended a run that did not fail: by its own record, or because its launcher left none and is gone."""
+def _stopped(
+    result: RunResult | None, request: Request | None, paths: Sequence[Path], known: Collection[str]
+) -> Finding | None:
+    """Who ended a run that did not fail: by its own record, or because its launcher left none and is gone. `known`:
+    hosts whose ranks' ends are."""
     if result:
         return seen.stopped(result, request.slurm_job if request else None)
     if request and request.launcher and runs.lives(request.launcher) is False:
-        return seen.launcher_killed(request.launcher.host, request.launcher.pid)
+        return seen.launcher_killed(request.launcher.host, request.launcher.pid, _elsewhere(paths, known))
     return None
+
+
+def _elsewhere(paths: Sequence[Path], known: Collection[str]) -> str:
+    """Where hosts that did not share the run's folder still have their logs, and how their ranks ended."""
+    plan = next(filter(None, map(runs.plan_of, paths)), None)
+    if plan is None:
+        return "no plan is here"
+    missing = [host for host in plan.hosts if host.host.name not in known]
+    if not missing:
+        return ""
+    names, where = fold(host.host.name for host in missing), missing[0]
+    return f"{names} may have it still; on {where.host.name}: nvrun diagnose {where.folder}"
 
 
 def _nothing_known(result: RunResult | None, request: Request | None) -> str:

@@ -15,11 +15,12 @@ import msgspec
 from nvrun.console import Writer
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import MUTE_AFTER, SILENT_AFTER, Crew, Ended, Ending
+from nvrun.fleet.replies import rank_end
 from nvrun.fleet.session import Body
 from nvrun.inspection import Inspection
 from nvrun.job import Job
 from nvrun.meanings import MEANINGS, found, means, there
-from nvrun.model import FAILURES, Attempt, Finding, OomKills, RankEnd, RunResult, Severity, first_failure
+from nvrun.model import FAILURES, Attempt, Finding, RankEnd, RunResult, Severity, first_failure
 from nvrun.nccl.heard import NOTED, Words, asked
 from nvrun.plan import FIRST_STDERR_LINES, HostPlan, Plan, as_mapping, socket_name
 from nvrun.preflight import Before, Decided
@@ -331,27 +332,10 @@ class Launch:
             self._crew.say(f"nvrun: {finding.host}: {finding.message}")
 
     def _rank_ended(self, host: int, body: Body) -> None:
-        end = RankEnd(
-            rank=body["rank"],
-            host=self._crew.names[host],
-            local_rank=body["local"],
-            pid=body["pid"],
-            attempt=body["attempt"],
-            code=body["code"],
-            at=self._own_time(host, body["time"]),
-            begun=self._own_time(host, body["begun"]),
-            first_output=self._own_time(host, body["first_output"]),
-            by_nvrun=body["asked"],
-            tail=tuple(body["tail"]),
-            oom=msgspec.convert(body["oom"], OomKills | None),
-        )
+        end = rank_end(body, self._crew.names[host], self._crew.offsets[host][0])
         self._ends.append(end)
         if end.code and not end.by_nvrun and self._gang:
             self._crew.end("rank", shell_code(end.code))
-
-    def _own_time(self, host: int, theirs: float | None) -> float | None:
-        """A host's time by the launcher's clock."""
-        return None if theirs is None else theirs - self._crew.offsets[host][0]
 
     def _host_done(self, host: int, body: Body) -> None:
         crew, name, code = self._crew, self._crew.names[host], body["code"]

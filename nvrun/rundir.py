@@ -2,7 +2,7 @@
 
 nvrun-runs/20261129-151203-k3x9/      latest -> the newest of the user's programs
     plan.json  request.json  result.json
-    logs/<host>/rank3.out  rank3.err  torchrun.out  torchrun.err
+    logs/<host>/rank3.out  rank3.err  torchrun.out  torchrun.err  ends.jsonl
     attempts/0/                          the same of an attempt after which it began again on other hosts
 nvrun-runs/bench/  nvrun-runs/tune/   rounds of these, with a `latest` of their own
 """

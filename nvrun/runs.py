@@ -12,6 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -20,15 +21,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from nvrun import records
+from nvrun.agent.folder import ENDS
 from nvrun.agent.procs import stat
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts, from_json
+from nvrun.fleet import replies
 from nvrun.fleet.routes import Kind
 from nvrun.job import Job
 from nvrun.mode import Mode
-from nvrun.model import Frozen, Host, RunResult
+from nvrun.model import Frozen, Host, RankEnd, RunResult
 from nvrun.options import Options
 from nvrun.plan import Plan
+from nvrun.rundir import file_name
 from nvrun.torchrun import TorchrunArgs
 
 _T = TypeVar("_T")
@@ -209,6 +213,32 @@ def plan_of(path: Path) -> Plan | None:
 def result_of(path: Path) -> RunResult | None:
     """How the run in this folder ended; None where it has not, or nobody was left to write it."""
     return written(path / "result.json", partial(records.from_json, kind=RunResult))
+
+
+def ends_of(path: Path) -> tuple[RankEnd, ...]:
+    """How ranks ended, as the agents of their hosts noted it: what there is where the launcher was killed. In the order
+    of time. `path`: a run's folder, or the one that a host kept for itself."""
+    names = {file_name(host.host.name): host.host.name for host in plan.hosts} if (plan := plan_of(path)) else {}
+    facts = facts_of(path)
+    found = []
+    for file in (*path.glob(f"logs/*/{ENDS}"), path / ENDS):
+        for end in _noted(file):
+            host = names.get(file.parent.name, str(end.get("hostname", "")))
+            offset = facts[host].clock_offset_s if host in facts else None
+            found.append(replies.rank_end(end, host, offset or 0.0))
+    return tuple(sorted(found, key=lambda end: end.at or 0.0))
+
+
+def _noted(file: Path) -> Iterator[replies.Body]:
+    """Lines that are whole; a host may have died while it wrote one."""
+    try:
+        lines = [] if file.is_symlink() else file.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        with suppress(ValueError):
+            if (said := replies.read(line))["t"] == "end":
+                yield said
 
 
 def written(path: Path, read: Callable[[bytes], _T]) -> _T | None:

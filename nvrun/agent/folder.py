@@ -8,6 +8,8 @@ import stat
 from typing import Callable, Iterator, List, NamedTuple, Tuple
 
 TOKEN = ".token"
+ENDS = "ends.jsonl"
+"""Beside a host's logs: how each of its ranks ended, in a line each, as the launcher was told."""
 
 
 class Folder(NamedTuple):

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set
 
 from . import oom, procs, slurm
-from .folder import Folder
+from .folder import ENDS, Folder
 from .gate import Gate, Rank
 from .last import Look
 from .loop import READ
@@ -332,10 +332,21 @@ class Job:
         killed = oom.since(rank.oom, rank.pid) if code and not asked and rank.oom else None
         tail = rank.streams[1].tail() if rank.streams else []
         first = [stream.first_at for stream in rank.streams if stream.first_at]
-        self._link.send({"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
-                          "attempt": rank.attempt, "asked": asked, "time": at,
-                          "begun": rank.begun, "first_output": min(first, default=None), "tail": tail,
-                          "oom": killed})  # fmt: skip
+        end = {"t": "end", "rank": rank.rank, "local": rank.local_rank, "pid": rank.pid, "code": code,
+               "attempt": rank.attempt, "asked": asked, "time": at, "begun": rank.begun,
+               "first_output": min(first, default=None), "tail": tail, "oom": killed}  # fmt: skip
+        self._link.send(end)
+        self._note({**end, "hostname": socket.gethostname()})
+
+    def _note(self, end: Dict[str, Any]) -> None:
+        """Beside the logs too: the launcher may be killed before it has written anything down."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        with contextlib.suppress(OSError):  # a full disk, no descriptor left: the launcher has been told
+            fd = os.open(os.path.join(self._where.path, ENDS), flags, 0o666)
+            try:
+                os.write(fd, json.dumps(end, separators=(",", ":")).encode() + b"\n")
+            finally:
+                os.close(fd)
 
     def _torchrun_is_dead(self) -> bool:
         """Its ranks die with it (PDEATHSIG): they are the effect then, not the cause."""

@@ -44,7 +44,7 @@ def one_page(
     said = bool(findings) and _says(findings[0], first)
     if stopped is not None:
         page += _wrapped(f"{stopped.message[:1].upper()}{stopped.message[1:]}", 3, indent="")
-        page += _wrapped(stopped.remedy, 2)
+        page += _wrapped(stopped.remedy, 3)
     if first is not None:
         page.append(
             f"First to fail: rank {first.rank} on {first.host} (local rank {first.local_rank}, pid {first.pid})"

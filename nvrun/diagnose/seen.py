@@ -101,12 +101,18 @@ def failed_before(ends: tuple[RankEnd, ...]) -> tuple[RankEnd, ...]:
     )
 
 
-def launcher_killed(host: str, pid: int) -> Finding:
-    """The launcher is gone, and has not written how the run ended."""
+def noted_before(ends: tuple[RankEnd, ...]) -> tuple[RankEnd, ...]:
+    """The same of a run whose launcher was killed: its agents noted whom they had asked to end by then."""
+    return tuple(end for end in ends if end.failed and -(end.code or 0) not in _ENDERS)
+
+
+def launcher_killed(host: str, pid: int, unknown: str) -> Finding:
+    """The launcher is gone, and has not written how the run ended. `unknown`: where that lies of hosts that did not
+    share its folder; empty where all is known."""
     return _stopped(
         f"its launcher was killed (process {pid} on {host}), and its ranks were ended with it: kill -9, the kernel for "
         "want of memory, or a scheduler whose grace was over",
-        "Whether a rank had failed before that, only its logs can say: no end was recorded",
+        f"Whether a rank had failed before that is not known of all: {unknown}" if unknown else "",
     )
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from nvrun.model import OomKills, RankEnd
+
 Body = dict[str, Any]
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -79,6 +81,7 @@ class _End(_Rank):
     begun: float | None
     first_output: float | None
     tail: list[str]
+    oom: OomKills | None
 
 
 class _Done(msgspec.Struct):
@@ -132,3 +135,25 @@ def read(payload: bytes) -> Body:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
     return body
+
+
+def rank_end(end: Body, host: str, offset: float) -> RankEnd:
+    """An `end` message of a host whose clock is `offset` seconds ahead of the launcher's."""
+
+    def ours(theirs: float | None) -> float | None:
+        return None if theirs is None else theirs - offset
+
+    return RankEnd(
+        rank=end["rank"],
+        host=host,
+        local_rank=end["local"],
+        pid=end["pid"],
+        attempt=end["attempt"],
+        code=end["code"],
+        at=ours(end["time"]),
+        begun=ours(end["begun"]),
+        first_output=ours(end["first_output"]),
+        by_nvrun=end["asked"],
+        tail=tuple(end["tail"]),
+        oom=msgspec.convert(end["oom"], OomKills | None),
+    )

@@ -419,7 +419,20 @@ def test_of_a_run_without_an_end_its_launcher_tells(ask: Asked, tmp_path: Path) 
     torchrun.write_text("subprocess.CalledProcessError: Command 'make' returned non-zero exit status 2.\n")
     code, out, _ = ask("diagnose", "./r4")
     assert (code, out.startswith("Its launcher was killed (process")) == (1, True), "no signal makes an exit code"
-    assert "Whether a rank had failed before that, only its logs can say" in out
+    assert "Whether a rank had failed before that is not known of all: no plan is here" in out
+
+
+def test_what_a_hosts_agent_noted_is_read_where_it_lies(ask: Asked, tmp_path: Path) -> None:
+    """The folder that a host kept for itself, of a run whose launcher is gone."""
+    end = {"t": "end", "rank": 3, "local": 1, "pid": 9, "code": 41, "attempt": 0, "asked": False, "time": 5.0,
+           "begun": 1.0, "first_output": None, "tail": [], "oom": None, "hostname": "n7"}  # fmt: skip
+    lines = [{**end, "rank": 2, "code": 1, "time": 6.0}, end, {**end, "code": "x"}]
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "ends.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"t":"end","ra']))
+    code, out, _ = ask("diagnose", "./own")
+    assert (code, out.splitlines()[0]) == (1, "First to fail: rank 3 on n7 (local rank 1, pid 9)")
+    assert "exit code 41" in out
 
 
 def test_recorded_facts_are_shown_in_short(ask: Asked) -> None:

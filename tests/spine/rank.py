@@ -8,6 +8,7 @@
     wait             until the file $READY.go is there
     sleep            for ever
     fail:RANK:CODE   that rank exits with CODE (negative: a signal it sends itself), after a word on stderr
+    quit:RANK:CODE   that rank exits with CODE, without a word
     print:RANK:MB    that rank prints so many MB in lines of 100 bytes
     gush:RANK:MB     that rank writes so many MB to stderr without a newline
     raw:RANK:HEX     that rank writes these bytes to stdout
@@ -94,6 +95,8 @@ def main() -> None:
             if code < 0:
                 os.kill(os.getpid(), -code)
             sys.exit(code)
+        elif name == "quit" and mine:
+            sys.exit(int(values[1]))
         elif name == "print" and mine:
             block = "".join(f"{line:09d} {'x' * 89}\n" for line in range(10_000))
             started = time.monotonic()

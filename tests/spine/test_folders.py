@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,27 @@ def test_shared(lab: Lab, place: Path) -> None:
     assert (runs / "latest/logs/a/rank0.err").read_bytes() == b""
     assert not (runs / "latest/.token").exists()
     assert not list(Path("/tmp").glob(f"nvrun-4711/{plan['run_id']}.*")), "a shared folder needs no other"
+
+
+def test_a_launcher_that_is_killed_before_it_has_written_how_a_rank_failed(lab: Lab, place: Path) -> None:
+    """The host's agent has noted that, of a rank without a word too, and apart from those that it ended itself."""
+    with job(lab, place, ["wait", "quit:3:41", "sleep"]) as running:
+        running.running.send_signal(signal.SIGSTOP)
+        running.go()
+        noted = place / "runs/latest/logs/b/ends.jsonl"
+        wait_for(lambda: noted.exists() and b"\n" in noted.read_bytes(), "the end of rank 3")
+        left = {host: running.processes(host) for host in ("a", "b")}
+        running.running.kill()
+        os.kill(running.running.pid, signal.SIGCONT)  # nsenter stopped itself with nvrun
+        running.watch(left, within=20)
+    done = lab.run([*NVRUN, "diagnose", str(place / "runs/latest")])
+    assert "Its launcher was killed" in done.stdout, done.stderr
+    assert "First to fail: rank 3 on b (local rank 1" in done.stdout
+    assert "exit code 41: it ended itself with that code, and wrote nothing to stderr" in done.stdout
+    assert "not known of all" not in done.stdout, "a and b have noted the ends of all ranks"
+    (place / "runs/latest/logs/a/ends.jsonl").unlink()
+    done = lab.run([*NVRUN, "diagnose", str(place / "runs/latest")])
+    assert f"a may have it still; on a: nvrun diagnose {place}/runs/" in " ".join(done.stdout.split())
 
 
 def test_no_shared_file_system(make_lab: Callable[..., Lab]) -> None:
