@@ -383,6 +383,8 @@ class Xid(_Fact, frozen=True, kw_only=True):
     at: float | None = None
     """Seconds since the epoch, from the kernel log."""
     text: str = ""
+    nvswitch: bool = False
+    """An SXid: the device is an NVSwitch, and the code one of theirs."""
 
 
 class Listener(_Fact, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ HOST_FAILED: Mapping[str, str] = {
     "gpu-recovery-needed": "the driver's own verdict",
     "nvlink-down": "collectives fail or crawl",
     "fabric-not-ready": "CUDA error 802",
+    "nvswitch-error": "an NVSwitch's own word, fatal",
     "fabric-unhealthy": "routes of the NVSwitches fail",
     "rdma-port-down": "`port error`, or a queue pair that ends with error 12",
     "interface-down": "sockets time out",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nvrun.checks import pcie
 from nvrun.checks.check import Results, check, fleet_check
@@ -11,7 +11,7 @@ from nvrun.checks.compare import differing, listed
 from nvrun.checks.gpu import label
 from nvrun.checks.job import Job
 from nvrun.diagnose.rule import Stage
-from nvrun.diagnose.xid import SERIOUS, XIDS, Action, read_xid
+from nvrun.diagnose.xid import SERIOUS, XIDS, Action, read_sxid, read_xid
 from nvrun.facts import Gpu, HostFacts, Xid
 
 _MEMORY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
@@ -130,6 +130,20 @@ XID = declare(
     remedy="drain the host and reset the GPU, or reboot",
     source="https://docs.nvidia.com/deploy/xid-errors/",
     depends="warning where the driver says that no recovery is needed; errors of programs are not judged",
+    real=False,
+)
+
+
+NVSWITCH = declare(
+    "nvswitch-error",
+    ERROR,
+    "an NVSwitch of the host had a fatal error",
+    read="/dev/kmsg since boot: nvidia-nvswitch: SXid, Fatal",
+    why="GPUs lose their NVLinks or CUDA fails until all GPUs and NVSwitches of the host were reset",
+    remedy="end all jobs of that host, nvidia-smi --gpu-reset (all GPUs at once), and restart nvidia-fabricmanager; or"
+    " reboot; have the host serviced if it comes back",
+    source="Fabric Manager user guide, SXid errors; https://docs.nvidia.com/deploy/xid-errors/",
+    depends="for several planned GPUs on a host; warning where the driver asks for no recovery of any of them",
     real=False,
 )
 
@@ -254,19 +268,23 @@ def gpu_power_default(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
         )
 
 
-@check(XID)
+@check(XID, NVSWITCH)
 def kernel_log_quiet(host: str, gpus: tuple[Gpu, ...], xids: tuple[Xid, ...], job: Job) -> Results:
-    """The kernel log has no serious NVIDIA error about a planned GPU since boot."""
+    """The kernel log has no serious NVIDIA error about a planned GPU or its NVSwitches since boot."""
     planned = {gpu.pci: gpu for gpu in job.gpus_of(host, gpus)}
+    yield from _nvswitches(list(planned.values()), xids)
     seen: dict[tuple[str, int], list[Xid]] = {}
     for one in xids:
         event = read_xid(one.text)
-        harmless = event is not None and event.stage is Stage.NOTE
+        harmless = one.nvswitch or (event is not None and event.stage is Stage.NOTE)
         if one.pci in planned and one.code in XIDS and XIDS[one.code].action in SERIOUS and not harmless:
             seen.setdefault((one.pci, one.code), []).append(one)
     for (pci, code), events in seen.items():
-        gpu, xid = planned[pci], XIDS[code]
-        well = gpu.recovery_action == "none" and xid.action not in (Action.SERVICE, Action.REBOOT)
+        last = read_xid(events[-1].text)
+        gpu, xid = planned[pci], last.xid if last else XIDS[code]
+        # `RST: No, D-RST: No` of a contained error: as recovery action none, in the words of drivers before 570
+        spared = all("RST: No, D-RST: No" in event.text for event in events)
+        well = (gpu.recovery_action == "none" or spared) and xid.action not in (Action.SERVICE, Action.REBOOT)
         times = f", {len(events)} times since boot" if len(events) > 1 else ""
         yield XID.found(
             f"{label(gpu)}: Xid {code}: {xid.meaning}{times}",
@@ -274,6 +292,18 @@ def kernel_log_quiet(host: str, gpus: tuple[Gpu, ...], xids: tuple[Xid, ...], jo
             subject=label(gpu),
             remedy=xid.action.value.format(gpu=gpu.index),
             evidence=(events[-1].text,),
+        )
+
+
+def _nvswitches(planned: Sequence[Gpu], xids: tuple[Xid, ...]) -> Results:
+    fatal = {(event.pci, event.code): one.text for one in xids if (event := read_sxid(one.text)) and event.fatal}
+    well = all(gpu.recovery_action == "none" for gpu in planned)
+    for (pci, code), text in fatal.items() if len(planned) > 1 else ():
+        yield NVSWITCH.found(
+            f"the NVSwitch {pci} had a fatal error, SXid {code}",
+            severity=WARNING if well else ERROR,
+            subject=f"NVSwitch {pci}",
+            evidence=(text,),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from nvrun.diagnose.xid import read_sxid
 from nvrun.facts import Filesystem, Gpu, HostFacts, Interface, RdmaPort
 from nvrun.meanings import means
 from nvrun.model import Finding, Severity
@@ -92,10 +93,13 @@ def growth(before: HostFacts, after: HostFacts) -> Iterator[Finding]:
         yield changed("gpus-unreadable", host, "GPUs", "readable", after.missing.get("gpus", "not read"))
     known = {(xid.code, xid.pci, xid.at, xid.text) for xid in before.xids or ()}
     for xid in after.xids or () if before.xids is not None else ():
-        if (xid.code, xid.pci, xid.at, xid.text) not in known:
-            remedy = f"nvrun explain xid-{xid.code}; dmesg has the lines around it"
-            subject = f"GPU at {xid.pci or 'unknown'}"
-            yield changed(f"xid-{xid.code}", host, subject, "none", f"Xid {xid.code}", remedy, (xid.text,))
+        switch = read_sxid(xid.text)
+        if (xid.code, xid.pci, xid.at, xid.text) not in known and (switch is None or switch.fatal):
+            kind, device = ("SXid", "NVSwitch") if switch else ("Xid", "GPU")
+            code = f"{kind.lower()}-{xid.code}"
+            remedy = f"nvrun explain {code}; dmesg has the lines around it"
+            subject = f"{device} at {xid.pci or 'unknown'}"
+            yield changed(code, host, subject, "none", f"{kind} {xid.code}", remedy, (xid.text,))
     ports = {(port.device, port.port): port for port in before.rdma or ()}
     for port in after.rdma or ():
         if (port.device, port.port) in ports:

@@ -26,6 +26,7 @@ _STAGES = {
     "filesystem-lost": Stage.SYMPTOM,
 }
 """How near to a root each is; what is not here is a matter of the network."""
+_KERNEL_LOG = ("xid-", "sxid-")
 _CONFIDENCE = 0.8
 _BY_ITSELF = ("script-failed", "bus-error")
 """Symptoms that no signal to torchrun and ranks makes: torchrun has no table of exits where it was told to end."""
@@ -37,7 +38,7 @@ def matches(result: RunResult) -> Iterator[Match]:
     """A lost host, a torchrun that ended by itself, and what is no longer on the hosts as it was before the launch."""
     ends = [finding for finding in result.findings if finding.code in _ENDS]
     for finding in (*ends, *result.changed):
-        if finding.severity >= Severity.ERROR and not finding.code.startswith("xid-"):
+        if finding.severity >= Severity.ERROR and not finding.code.startswith(_KERNEL_LOG):
             yield Match(
                 code=finding.code,
                 stage=_STAGES.get(finding.code, Stage.NETWORK),
@@ -57,9 +58,9 @@ def hangs(result: RunResult) -> list[Finding]:
 
 
 def sources(result: RunResult) -> Iterator[Source]:
-    """Xids that came meanwhile, as the kernel's log that they stand in."""
+    """Xids and SXids that came meanwhile, as the kernel's log that they stand in."""
     for finding in result.changed:
-        if finding.code.startswith("xid-"):
+        if finding.code.startswith(_KERNEL_LOG):
             yield Source("the kernel's log, read after the failure", finding.evidence, host=finding.host)
 
 

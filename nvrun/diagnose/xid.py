@@ -45,9 +45,12 @@ class Xid:
 
 _TABLE: tuple[tuple[int, str, Action], ...] = (
     (8, "a kernel did not end in time (GPU stopped processing)", Action.PROGRAM),
+    (11, "invalid or corrupted push buffer stream", Action.PROGRAM),
     (13, "graphics engine exception: the program's kernel made an illegal access or instruction", Action.PROGRAM),
+    (25, "invalid push buffer stream", Action.PROGRAM),
     (31, "memory page fault: the program's kernel used an address that is not mapped", Action.PROGRAM),
     (32, "invalid or corrupted push buffer stream", Action.PROGRAM),
+    (37, "driver firmware error", Action.WATCH),
     (38, "driver firmware error", Action.UPDATE),
     (
         43,
@@ -62,14 +65,18 @@ _TABLE: tuple[tuple[int, str, Action], ...] = (
     (56, "display engine error", Action.RESET),
     (57, "error programming the video memory interface", Action.SERVICE),
     (58, "unstable video memory interface", Action.SERVICE),
+    (60, "video processor exception", Action.PROGRAM),
     (61, "internal microcontroller breakpoint", Action.RESET),
     (62, "internal microcontroller halt", Action.RESET),
     (63, "a faulty memory row was remapped (or a page retired): works after the next GPU reset", Action.WATCH),
     (64, "a faulty memory row could not be remapped", Action.RESET),
+    (66, "illegal access by the driver", Action.WATCH),
+    (67, "illegal access by the driver", Action.WATCH),
     (68, "video processor exception", Action.PROGRAM),
     (69, "graphics engine class error", Action.PROGRAM),
     (73, "encoder error", Action.PROGRAM),
     (74, "NVLink error", Action.LINK),
+    (78, "the virtual GPU could not be started", Action.UPDATE),
     (79, "the GPU has fallen off the PCIe bus", Action.REBOOT),
     (80, "corrupted data sent to the GPU", Action.RESET),
     (81, "VGA subsystem error", Action.SERVICE),
@@ -77,6 +84,8 @@ _TABLE: tuple[tuple[int, str, Action], ...] = (
     (93, "the information ROM is written too often", Action.WATCH),
     (94, "contained ECC error: an uncorrectable memory error ended only the program that used it", Action.RESET),
     (95, "uncontained ECC error: an uncorrectable memory error that may have reached every program", Action.RESET),
+    (106, "test message of the board's management", Action.WATCH),
+    (107, "test message of the board's management", Action.WATCH),
     (109, "context switch timeout", Action.RESET),
     (110, "security fault", Action.RESET),
     (119, "the GPU's system processor (GSP) does not answer: RPC timeout", Action.RESET),
@@ -85,8 +94,10 @@ _TABLE: tuple[tuple[int, str, Action], ...] = (
     (122, "SPI read failure of the power management unit", Action.RESET),
     (123, "SPI write failure of the power management unit", Action.RESET),
     (136, "NVLink training failed (ALI)", Action.LINK),
-    (137, "NVLink: access to the memory of a peer GPU was refused or failed (FLA)", Action.LINK),
+    (137, "NVLink: a kernel used an address of a peer GPU's memory that is not mapped", Action.PROGRAM),
     (140, "unrecovered ECC error", Action.RESET),
+    (141, "error in a fast path of CUDA", Action.WATCH),
+    (142, "encoder error", Action.PROGRAM),
     (143, "the GPU could not be initialised", Action.RESET),
     (144, "NVLink error (SAW)", Action.LINK),
     (145, "NVLink error (RLW)", Action.LINK),
@@ -99,8 +110,24 @@ _TABLE: tuple[tuple[int, str, Action], ...] = (
     (154, "the recovery action of the GPU changed", Action.RESET),
     (155, "NVLink software-defined error", Action.RESET),
     (156, "a resource was retired", Action.RESET),
+    (157, "a resource could not be retired", Action.WATCH),
     (158, "a fatal timeout of the GPU", Action.RESET),
+    (160, "a memory channel was retired", Action.WATCH),
+    (161, "a memory channel could not be retired", Action.WATCH),
+    (162, "power smoothing works again", Action.WATCH),
+    (163, "power smoothing does not work", Action.WATCH),
+    (164, "power smoothing is near the end of its life", Action.WATCH),
+    (165, "power smoothing is worn out", Action.WATCH),
+    (167, "a fatal timeout of the GPU on PCIe", Action.RESET),
     (168, "memory errors in the region kept for the firmware", Action.REBOOT),
+    (169, "halt of the security microcontroller", Action.RESET),
+    (171, "uncorrectable error in the GPU's memory (beside 48)", Action.RESET),
+    (172, "uncorrectable error in the GPU's caches (beside 48)", Action.RESET),
+    *((code, "copy engine exception", Action.PROGRAM) for code in (39, 40, 41, 70, 71, 72, 75, 76, 77, 85)),
+    *((code, "copy engine exception", Action.PROGRAM) for code in range(126, 136)),
+    *((code, "video decoder error", Action.PROGRAM) for code in (83, 84, 88, 89, 96, 97, 98)),
+    *((code, "JPEG decoder error", Action.PROGRAM) for code in (82, *range(99, 106))),
+    *((code, "error of the optical flow engine", Action.PROGRAM) for code in (86, 139)),
 )
 SERIOUS = (Action.SERVICE, Action.REBOOT, Action.RESET, Action.LINK)
 """Classes that are no program's doing."""
@@ -115,7 +142,7 @@ class XidEvent(NamedTuple):
 
     xid: Xid
     pci: str
-    """As the driver writes it, without the leading `PCI:`; `unknown` in the form without an address."""
+    """As the driver writes it, without the leading `PCI:` and MIG's instances; `unknown` where there is none."""
     text: str
     stage: Stage
 
@@ -133,10 +160,13 @@ def read_xid(line: str) -> XidEvent | None:
         cause = XIDS.get(int(previous[1]))
         meaning = f"caused by Xid {previous[1]}" + (f" ({cause.meaning})" if cause else "")
         xid = Xid(code, f"{xid.meaning}; {meaning}", cause.action if cause else xid.action)
+    if code == 154 and "Reboot" in text:
+        xid = Xid(code, xid.meaning, Action.REBOOT)
     # NVLink 5 (144 to 150) and 154 say in words how bad it is.
     if re.search(r"\bNon-?fatal\b|\bto 0x0 \(None\)", text, re.IGNORECASE):
         stage = Stage.NOTE
-    return XidEvent(xid, found["pci"].removeprefix("PCI:").lower() or "unknown", text, stage)
+    address, _, _ = found["pci"].removeprefix("PCI:").partition(" ")
+    return XidEvent(xid, address.lower() or "unknown", text, stage)
 
 
 class SxidEvent(NamedTuple):

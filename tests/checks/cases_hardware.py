@@ -107,6 +107,11 @@ def xid(code: int, text: str = "GPU has fallen off the bus") -> Change:
     return lambda known: with_(known, xids=(Xid(code=code, pci=GPUS[3].pci, at=1.0, text=line),))
 
 
+def sxid(how: str) -> Change:
+    line = f"nvidia-nvswitch3: SXid (PCI:0000:c3:00.0): 20034, {how}, Link 30 LTSSM Fault Up"
+    return lambda known: with_(known, xids=(Xid(code=20034, pci="0000:c3:00.0", at=1.0, text=line, nvswitch=True),))
+
+
 DSCP = {dscp: dscp >> 3 for dscp in range(64)}
 LOSSLESS = both(*(roce(f"mlx5_{n}", pfc_priorities=(3,), dscp_priorities=DSCP, ecn_priorities=(3,)) for n in range(8)))
 OVER_MAIN = Job(interfaces={f"n0{n}": MAIN for n in (1, 2, 3)})
@@ -129,7 +134,12 @@ CASES = [
     Case("gpu-persistence-off", INFO, "h100x8", one(gpu(3, persistence=False))),
     Case("gpu-xid", ERROR, "h100x8", one(xid(79)), words="Xid 79"),
     Case("gpu-xid", WARNING, "h100x8", one(xid(119, "Timeout after 6s of waiting for RPC response"))),
+    Case("gpu-xid", WARNING, "h100x8", one(both(
+        gpu(3, recovery_action=None), xid(94, "Contained: CE User Channel (0x9). RST: No, D-RST: No")))),
     # gpu_links
+    Case("nvswitch-error", ERROR, "h100x8", one(both(*(gpu(n, recovery_action=None) for n in range(8)), sxid("Fatal"))),
+         words="NVSwitch 0000:c3:00.0 had a fatal error, SXid 20034"),
+    Case("nvswitch-error", WARNING, "h100x8", one(sxid("Fatal"))),
     Case("nvlink-down", ERROR, "h100x8", one(links(3, active=False)), words="17 NVLinks of 18: 5 down"),
     Case("nvlink-slow", WARNING, "h100x8", one(links(3, speed_mb_s=12000))),
     Case("nvlink-differs", ERROR, "h100x8", one(lambda known: with_(

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from nvrun.checks import pcie
-from nvrun.facts import Gpu, HostFacts, PciDevice
+from nvrun.checks.grown import growth
+from nvrun.facts import Gpu, HostFacts, PciDevice, Xid
 from nvrun.model import Severity
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.nics import compute_nics, hca_lists
@@ -207,3 +208,33 @@ def test_a_device_file_that_only_one_host_closes_is_named() -> None:
     shut = every(fleet("h100x8", 2), lambda known: with_(
         known, rdma=tuple(with_(p, uverbs_openable=False) for p in known.rdma or ())))  # fmt: skip
     assert codes(judge(shut)) == {"rdma-device-closed"}
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (137, "NVLink FLA privileged error"),  # left behind by any job whose kernel used a peer's address
+        (63, "Row Remapper: New row (0x1) marked for remapping, reset gpu to activate."),
+        (154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"),
+        (145, "RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000040)"),
+    ],
+)
+def test_a_kernel_log_without_a_fault_of_the_hardware(code: int, text: str) -> None:
+    hosts = fleet("h100x8", 2)
+    pci = (hosts["n02"].gpus or ())[3].pci
+    old = gpu(3, recovery_action=None)  # drivers before 570 do not say it
+    line = f"NVRM: Xid (PCI:{pci[:-2]}): {code}, {text}"
+    logged = changed(hosts, "n02", lambda known: with_(old(known), xids=(Xid(code=code, pci=pci, text=line),)))
+    assert codes(judge(logged)) == set()
+
+
+def test_an_nvswitch_that_noted_what_is_not_fatal_is_well() -> None:
+    line = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"
+    note = Xid(code=12028, pci="0000:c1:00.0", text=line, nvswitch=True)
+    hosts = fleet("h100x8", 2)
+    assert codes(judge(changed(hosts, "n02", lambda known: with_(known, xids=(note,))))) == set()
+    (before, after) = (with_(hosts["n01"], xids=()), with_(hosts["n01"], xids=(note,)))
+    assert list(growth(before, after)) == []
+    fatal = Xid(code=20034, pci=note.pci, text=line.replace("12028, Non-fatal", "20034, Fatal"), nvswitch=True)
+    (grown,) = growth(before, with_(before, xids=(fatal,)))
+    assert (grown.code, grown.subject) == ("sxid-20034", "NVSwitch at 0000:c1:00.0")

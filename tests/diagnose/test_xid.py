@@ -18,6 +18,8 @@ from nvrun.model import Severity
         "[Sun Nov 29 10:00:00 2026] NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
         "Nov 29 10:00:00 gpu01 kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, GPU has fallen off the bus.",
         "NVRM: Xid (0000:1b:00): 79",
+        "NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 79, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:1B:00 GPU-I:01 GPU-CI:02): 79, pid=9, name=a, GPU has fallen off the bus.",
     ],
 )
 def test_every_form_is_read(line: str) -> None:
@@ -57,6 +59,30 @@ def test_the_driver_says_how_bad_an_nvlink_error_is(text: str, stage: Stage) -> 
     event = read_xid(f"NVRM: Xid (PCI:0000:01:00): 145, {text} i0 Link 00 (0x1 0x2)")
     assert event is not None
     assert event.stage is stage
+
+
+@pytest.mark.parametrize(
+    ("line", "stage"),
+    [
+        ("137, NVLink FLA privileged error", Stage.PROGRAM),
+        ("39, pid=7, name=python, CCMDs 00000000 0000c8b5", Stage.PROGRAM),
+        ("106, SMBPBI Test Message", Stage.NOTE),
+        ("163, Power Smoothing HW Circuitry capability disengaged", Stage.NOTE),
+        ("171, Uncorrectable DRAM Error", Stage.HARDWARE),
+    ],
+)
+def test_what_nvidias_catalogue_says_of_a_code_holds(line: str, stage: Stage) -> None:
+    """Resolution buckets: RESTART_APP, IGNORE, RESET_GPU."""
+    event = read_xid(f"NVRM: Xid (PCI:0000:01:00): {line}")
+    assert event is not None
+    assert event.stage is stage
+
+
+def test_a_recovery_action_that_is_a_reboot_asks_for_one() -> None:
+    text = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+    event = read_xid(f"NVRM: Xid (PCI:0000:01:00): 154, {text}")
+    assert event is not None
+    assert "Reboot" in event.xid.action.value
 
 
 def test_an_unknown_code_is_shown_as_unknown() -> None:

@@ -9,22 +9,25 @@ from typing import Any
 from .child import UnreadError
 from .tree import Tree
 
-XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)")
-"""The driver's own line; the bare word Xid also stands in other modules' lines."""
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)(?: GPU-I:\w+)?(?: GPU-CI:\w+)?\): (\d+)")
+"""The driver's own line; the bare word Xid also stands in other modules' lines. With MIG the GPU's and the compute
+instance follow the address, and old drivers write the address alone."""
+SXID = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)")
+"""An NVSwitch's own error."""
 
 
 def xids(tree: Tree) -> list[dict[str, Any]]:
-    """The `Xid`s, oldest first. Raises UnreadError where this user may not read the kernel log."""
+    """The `Xid`s of GPUs and NVSwitches, oldest first. Raises UnreadError where the kernel log may not be read."""
     boot = re.search(r"^btime (\d+)$", tree.text("/proc/stat") or "", re.MULTILINE)
     found = []
     for record in records(tree.path("/dev/kmsg"), b"Xid"):
-        match = XID.search(record)
-        if match:
-            found.append(_xid(record, match, int(boot[1]) if boot else None))
+        match, nvswitch = XID.search(record), SXID.search(record)
+        if match or nvswitch:
+            found.append(_xid(record, match or nvswitch, int(boot[1]) if boot else None, nvswitch=match is None))
     return found
 
 
-def _xid(record: str, match: re.Match[str], boot: int | None) -> dict[str, Any]:
+def _xid(record: str, match: Any, boot: int | None, *, nvswitch: bool) -> dict[str, Any]:
     """A record is `priority,sequence,microseconds since boot,flags;text`."""
     head, _, text = record.partition(";")
     fields = head.split(",")
@@ -32,7 +35,8 @@ def _xid(record: str, match: re.Match[str], boot: int | None) -> dict[str, Any]:
     at = boot + since_boot if boot is not None and since_boot is not None else None
     # The driver leaves the function out: `PCI:0000:1b:00`.
     address = match[1].lower() if "." in match[1] else match[1].lower() + ".0"
-    return {"code": int(match[2]), "pci": address, "at": at, "text": text.splitlines()[0][:300]}
+    line = text.splitlines()[0][:300]
+    return {"code": int(match[2]), "pci": address, "at": at, "text": line, "nvswitch": nvswitch}
 
 
 def records(path: str, word: bytes) -> list[str]:

@@ -156,13 +156,20 @@ def test_xids(tmp_path: Path) -> None:
         "3,2,2500000,-;NVRM: Xid (PCI:0000:1B:00): 79, pid=77, GPU has fallen off the bus.\n"
         " SUBSYSTEM=pci\n"
         "6,3,2600000,-;some module: xid 12 is no GPU\n"
-        "3,4,3500000,-;NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed"
+        "3,4,3500000,-;NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed\n"
+        "3,5,3600000,-;NVRM: Xid (PCI:0000:47:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9).\n"
+        "3,6,3700000,-;NVRM: Xid (PCI:0000:47:00 GPU-I:01 GPU-CI:02): 13, pid=9, name=a, Graphics Exception\n"
+        "3,7,3800000,-;NVRM: Xid (0000:03:00): 14, Channel 00000001\n"
+        "3,8,3900000,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO"
     )
     tree = trees.write(tmp_path, {"/dev/kmsg": log, "/proc/stat": "cpu 1\nbtime 1000\nprocesses 3"})
-    first, second = xid.xids(tree)
+    first, second, mig, instance, old, switch = xid.xids(tree)
     assert (first["code"], first["pci"], first["at"]) == (79, "0000:1b:00.0", 1002.5)
     assert first["text"] == "NVRM: Xid (PCI:0000:1B:00): 79, pid=77, GPU has fallen off the bus."
     assert (second["code"], second["pci"]) == (154, "0009:01:00.0")
+    assert [(one["code"], one["pci"]) for one in (mig, instance)] == [(94, "0000:47:00.0"), (13, "0000:47:00.0")]
+    assert (old["code"], old["pci"]) == (14, "0000:03:00.0")
+    assert (switch["code"], switch["pci"], switch["nvswitch"], old["nvswitch"]) == (28006, "0000:c1:00.0", True, False)
 
 
 def test_kernel_log_that_may_not_be_read(tmp_path: Path) -> None:
