@@ -107,7 +107,8 @@ CUDA_OLD = declare(
     read="torch/version.py against the GPU's compute capability",
     why="kernels fail with `no kernel image is available for execution on the device`",
     remedy="install a torch build for a newer CUDA",
-    source="CUDA release notes: 8.0 from CUDA 11.0, 8.9 and 9.0 from 11.8, 10.x and 12.x from 12.8",
+    source="CUDA release notes: 8.0 from CUDA 11.0, 8.9 and 9.0 from 11.8, 10.x and 12.x from 12.8; below 5.0 up to 11,"
+    " below 7.5 (V100, P100) up to 12",
     depends="judged for planned GPUs only",
     real=False,
 )
@@ -220,6 +221,8 @@ def driver_runs_cuda(software: Software) -> Results:
 
 
 _CUDA_FROM = {(8, 0): (11, 0), (8, 6): (11, 1), (8, 9): (11, 8), (9, 0): (11, 8), (10, 0): (12, 8), (12, 0): (12, 8)}
+_CUDA_UNTIL = {(5, 0): 11, (7, 5): 12}
+"""GPUs below a compute capability -> the last CUDA that makes code for them: Kepler, then Maxwell to Volta."""
 _NCCL_FROM = {(9, 0): (2, 15), (10, 0): (2, 25), (12, 0): (2, 25)}
 
 
@@ -234,6 +237,14 @@ def build_knows_gpu(host: str, software: Software, gpus: tuple[Gpu, ...], job: J
                 f"torch {software.torch} is built for CUDA {software.cuda}; compute capability {capability} needs"
                 f" {cuda[0]}.{cuda[1]}",
                 subject="torch",
+            )
+        last = _last_cuda(capability)
+        if last and has_cuda and has_cuda[0] > last:
+            yield CUDA_OLD.found(
+                f"torch {software.torch} is built for CUDA {software.cuda}; the last for compute capability"
+                f" {capability} is CUDA {last}",
+                subject="torch",
+                remedy=f"install a torch build for CUDA {last}",
             )
         if nccl and has_nccl and has_nccl < nccl:
             yield NCCL_OLD.found(
@@ -277,6 +288,12 @@ def _version(text: str | None) -> tuple[int, int] | None:
     """`2.28.9` -> (2, 28)."""
     match = re.match(r"(\d+)\.(\d+)", text or "")
     return (int(match[1]), int(match[2])) if match else None
+
+
+def _last_cuda(capability: str) -> int | None:
+    """Major version of the last CUDA that makes code for this GPU; None while there is no last one."""
+    version = _version(capability)
+    return min((cuda for below, cuda in _CUDA_UNTIL.items() if version and version < below), default=None)
 
 
 def _needed(table: Mapping[tuple[int, int], tuple[int, int]], capability: str) -> tuple[int, int] | None:

@@ -40,6 +40,10 @@ class _Process:
     refused: list[str] = field(default_factory=list)
     ranks: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Communicator -> its size and the process's rank there."""
+    named: dict[str, str] = field(default_factory=dict)
+    """Address of a communicator in this process -> its name."""
+    begun: set[str] = field(default_factory=set)
+    """Addresses of those whose init goes on."""
     communicator: str = ""
     """The last one that the process began; by thread where threads begin different ones."""
     by_thread: dict[int, str] = field(default_factory=dict)
@@ -57,9 +61,13 @@ class _Communicator:
 
 
 _INIT = re.compile(
-    r"comm 0x\w* ?.*?rank (?P<rank>\d+) nranks (?P<nranks>\d+) cudaDev (?P<cuda>\d+)(?: nvmlDev (?P<nvml>\d+))?"
-    r" busId (?P<bus>\w+)(?: commId (?P<id>0x\w+))?.* - (?P<what>Init START|Init COMPLETE|Abort COMPLETE)"
+    r"comm (?P<comm>0x\w*) ?.*?rank (?P<rank>\d+) nranks (?P<nranks>\d+) cudaDev (?P<cuda>\d+)"
+    r"(?: nvmlDev (?P<nvml>\d+))? busId (?P<bus>\w+)(?P<origin>.*?)"
+    r" ?- (?P<what>Init START|Init COMPLETE|Abort COMPLETE)"
 )
+_ID = re.compile(r" commId (0x\w+)")
+_SPLIT = re.compile(r" parent (?P<parent>0x\w+)(?: (?:split|child)Count (?P<count>\d+))? color (?P<color>-?\d+)")
+"""Of a communicator split from another: NCCL makes its id of these (init.cc), and prints no other since 2.23."""
 _SIZES = re.compile(r"comm \S+ rank \d+ nRanks (?P<nranks>\d+) nNodes (?P<nodes>\d+) localRanks (?P<local>\d+)")
 _TIMINGS = re.compile(r"rank (?P<rank>\d+) nranks \d+ total (?P<total>[\d.]+) \((?P<phases>[^)]*)\)")
 _ROUTE = re.compile(
@@ -201,10 +209,15 @@ class _Reader:
         if found is None:
             return
         rank, nranks = int(found["rank"]), int(found["nranks"])
-        name = found["id"] or f"nranks {nranks}"
-        what = found["what"].split()
+        what, at = found["what"].split(), found["comm"]
         if what[0] == "Abort":
-            name = process.communicator or name
+            name = process.named.get(at) or process.communicator or f"nranks {nranks}"
+        elif what[1] == "START" or at not in process.begun:
+            name = _name(process, found["origin"]) or f"nranks {nranks}"
+        else:  # one that grew is complete under another name than it began with
+            name = process.named[at]
+        (process.begun.add if what[1] == "START" else process.begun.discard)(at)
+        process.named[at] = name
         process.communicator = process.by_thread[record.speaker.tid] = name
         process.ranks.setdefault(name, (nranks, rank))
         process.facts.setdefault("cuda_device", int(found["cuda"]))
@@ -312,6 +325,15 @@ class _Reader:
                 named[0].facts.setdefault(name, value)
         elif orphan.routes or orphan.facts:
             self._communicators["unknown"] = orphan
+
+
+def _name(process: _Process, origin: str) -> str:
+    """The id that NCCL prints; of a split the same on all its ranks, put together from its parent's."""
+    if split := _SPLIT.search(origin):
+        parent = process.named.get(split["parent"], "")
+        return " ".join([parent, f"split {split['count'] or ''}".rstrip(), f"color {split['color']}"]).strip()
+    found = _ID.search(origin)
+    return found[1] if found else ""
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ SLOW_INIT_SECONDS = 30.0
 """An init that takes longer is told. A judgement: NCCL's own reports of healthy inits, also with thousands of ranks,
 are seconds, and 30 s is half of the time after which its bootstrap gives up (34 tries, about 60 s)."""
 
-_VIRTUAL = re.compile(r"^(?:lo|docker|virbr|veth|cni|flannel|cali|tunl|tailscale|br-|usb)")
+_VIRTUAL = re.compile(r"^(?:lo$|docker|virbr|veth|cni|flannel|cali|tunl|tailscale|br-|usb)")
 
 
 def log_findings(log: NcclLog, *, facts: Mapping[str, HostFacts] | None = None) -> list[Finding]:
@@ -88,7 +88,7 @@ def _different_networks(log: NcclLog) -> Iterator[Finding]:
 
 
 def _versions(log: NcclLog) -> Iterator[Finding]:
-    if len(log.versions) > 1:
+    if len({version.partition("+")[0] for version in log.versions}) > 1:  # `+cuda12.8` says how it was built
         yield Finding(
             code="nccl-versions-differ",
             severity=Severity.ERROR,

@@ -30,7 +30,8 @@ class Communicator(Frozen, frozen=True, kw_only=True):
     """One communicator, put together from the lines of all its ranks."""
 
     id: str
-    """NCCL's commId; `nranks N` where the version writes none (before 2.18)."""
+    """NCCL's commId; `nranks N` where the version writes none (before 2.18); `0xabc split 1 color 5` of one split from
+    0xabc."""
     nranks: int
     hosts: tuple[str, ...] = ()
     started: tuple[int, ...] = ()

@@ -238,3 +238,28 @@ def test_an_nvswitch_that_noted_what_is_not_fatal_is_well() -> None:
     fatal = Xid(code=20034, pci=note.pci, text=line.replace("12028, Non-fatal", "20034, Fatal"), nvswitch=True)
     (grown,) = growth(before, with_(before, xids=(fatal,)))
     assert (grown.code, grown.subject) == ("sxid-20034", "NVSwitch at 0000:c1:00.0")
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "words"),
+    [
+        ("7.0", "13.0", "the last for compute capability 7.0 is CUDA 12"),
+        ("6.1", "13.0", "is CUDA 12"),
+        ("3.7", "12.1", "is CUDA 11"),
+        ("10.0", "12.6", "compute capability 10.0 needs 12.8"),
+        ("7.0", "12.8", None),
+        ("7.5", "13.0", None),
+        ("10.3", "12.8", None),  # code for 10.0 runs on it
+        ("12.1", "13.0", None),
+    ],
+)
+def test_cuda_of_torch_and_generation_of_the_gpu(capability: str, cuda: str, words: str | None) -> None:
+    def change(known: HostFacts) -> HostFacts:
+        there = tuple(with_(one, compute_capability=capability) for one in known.gpus or ())
+        return section("software", cuda=cuda, cuda_driver="13.0", nccl="2.28.9")(with_(known, gpus=there))
+
+    verdict = judge(every(fleet("h100x8", 1), change))
+    if words is None:
+        assert codes(verdict) == set()
+    else:
+        assert words in only(verdict, "cuda-too-old-for-gpu").message

@@ -345,3 +345,64 @@ def test_recorded_logs_are_read(path: Path) -> None:
     assert log.lines > 0
     # excerpts may end in the middle of an init, and some of these machines have no GPUDirect RDMA
     assert {finding.code for finding in log_findings(log)} <= {"nccl-gdr-off", "nccl-init-incomplete"}
+
+
+SPLIT = (
+    "ncclCommSplit comm 0x7{r}{c} rank {own} nranks 2 cudaDev {r} nvmlDev {r} busId {r}b000 parent 0x1f{r} {count} {c}"
+    " color {color} key {own}"
+)
+
+
+def split(rank: int, own: int, color: int, what: str, *, count: str = "splitCount", number: int = 1) -> str:
+    """NCCL prints no blank before `- Init START` of a split, and one before `- Init COMPLETE` (2.23 to 2.30)."""
+    text = SPLIT.format(r=rank, own=own, c=number, color=color, count=count)
+    return f"{text}- Init START" if what == "START" else f"{text} - Init COMPLETE"
+
+
+@pytest.mark.parametrize("count", ["splitCount", "childCount"])
+def test_groups_split_from_one_communicator_are_told_apart(count: str) -> None:
+    """Tensor-parallel groups are of one size: the one that hangs must not hide behind one that is complete."""
+    lines = []
+    for rank in range(4):
+        color, own = divmod(rank, 2)
+        lines += log_of(rank, start(rank, 4), complete(rank, 4), split(rank, own, color, "START", count=count))
+        if color == 0:
+            lines += log_of(rank, split(rank, own, color, "COMPLETE", count=count))
+    log = read_log(lines)
+    assert [(one.id, one.started, one.completed) for one in log.communicators] == [
+        ("0xabc", (0, 1, 2, 3), (0, 1, 2, 3)),
+        ("0xabc split 1 color 0", (0, 1), (0, 1)),
+        ("0xabc split 1 color 1", (0, 1), ()),
+    ]
+    assert codes(lines) == ["nccl-init-incomplete"]
+
+
+def test_an_abort_is_that_of_its_own_communicator() -> None:
+    lines = log_of(0, start(0), complete(0), split(0, 0, 7, "START"), split(0, 0, 7, "COMPLETE"))
+    lines += log_of(0, "comm 0x1f0 rank 0 nranks 2 cudaDev 0 busId 0b000 - Abort COMPLETE")
+    world, group = read_log(lines).communicators
+    assert (world.aborted, group.aborted) == ((0,), ())
+
+
+def test_an_id_behind_the_parents_address_is_read() -> None:
+    line = (
+        "ncclCommSplit comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 parent 0x44 color 3 key 0"
+        " commId 0x9 - Init START"
+    )
+    (one,) = read_log(log_of(0, line)).communicators
+    assert (one.id, one.started) == ("split color 3", (0,))
+
+
+def test_versions_are_one_whatever_cuda_they_were_built_with() -> None:
+    both = [f"gpu0{n}:1:1 [0] NCCL INFO NCCL version 2.27.5+cuda12.{n}" for n in (8, 9)]
+    assert "nccl-versions-differ" not in codes(both)
+    assert "nccl-versions-differ" in codes([*both, "gpu03:1:1 [0] NCCL INFO NCCL version 2.27.3+cuda12.8"])
+
+
+def test_a_communicator_that_grew_is_complete_where_it_began() -> None:
+    """2.29: it begins with an id, and is complete with its parent's address."""
+    grow = "ncclCommGrow comm 0x66 rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 1b000"
+    lines = log_of(0, f"[Rank 0] {grow} commId 0x9 - Init START")
+    lines += log_of(0, f"{grow} parent 0x44 childCount 2 color 0 key 0 - Init COMPLETE")
+    (one,) = read_log(lines).communicators
+    assert (one.id, one.started, one.completed) == ("0x9", (0,), (0,))

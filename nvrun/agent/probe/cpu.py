@@ -70,20 +70,32 @@ ARM_PARTS = {"0xd0c": "Neoverse-N1", "0xd40": "Neoverse-V1", "0xd49": "Neoverse-
 
 
 def quota(tree: Tree) -> float | None:
-    """CPUs' worth of time: the least cpu.max on the way from the root of the cgroup tree (v2)."""
-    grants = []
-    for folder in cgroup_folders(tree):
-        words = (tree.text(f"{folder}/cpu.max") or "").split()
-        if len(words) == 2 and words[0] != "max":
-            grants.append(int(words[0]) / int(words[1]))
+    """CPUs' worth of time: the least cpu.max on the way from the root of the cgroup tree, or version 1's quota."""
+    told = [(tree.text(f"{folder}/cpu.max") or "").split() for folder in cgroup_folders(tree)]
+    for folder in cgroup1_folders(tree, "cpu"):
+        told.append([tree.text(f"{folder}/cpu.cfs_{what}_us") or "" for what in ("quota", "period")])
+    grants = [int(words[0]) / int(words[1]) for words in told if len(words) == 2 and all(map(str.isdigit, words))]
     return min(grants, default=None)
 
 
 def cgroup_folders(tree: Tree) -> list[str]:
     """This process's folder of the unified hierarchy and all above it, as seen from here."""
     found = re.search(r"^0::(/.*)$", tree.text("/proc/self/cgroup") or "", re.MULTILINE)
-    parts = [part for part in found[1].split("/") if part] if found else []
-    return ["/".join(["/sys/fs/cgroup", *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+    return _and_above("/sys/fs/cgroup", found[1] if found else "")
+
+
+def cgroup1_folders(tree: Tree, controller: str) -> list[str]:
+    """The same of a controller of version 1; none where it is not one of version 1 here."""
+    lines = (tree.text("/proc/self/cgroup") or "").splitlines()
+    found = (line.split(":", 2) for line in lines)
+    path = next((parts[2] for parts in found if len(parts) == 3 and controller in parts[1].split(",")), None)
+    return [] if path is None else _and_above(f"/sys/fs/cgroup/{controller}", path)
+
+
+def _and_above(base: str, path: str) -> list[str]:
+    """In a container only the root may be there, which is its own folder."""
+    parts = [part for part in path.split("/") if part]
+    return ["/".join([base, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
 
 
 def _cpu(tree: Tree, cpu: int, node: int | None) -> dict[str, Any]:

@@ -34,9 +34,9 @@ def limits(tree: Tree) -> dict[str, Any]:
 
 
 def _tasks_left(tree: Tree) -> int | None:
-    """Processes and threads that the cgroup (v2) still grants; None = no limit or unknown."""
+    """Processes and threads that the cgroup still grants; None = no limit or unknown."""
     left = []
-    for folder in cpu.cgroup_folders(tree):
+    for folder in (*cpu.cgroup_folders(tree), *cpu.cgroup1_folders(tree, "pids")):
         most, current = tree.number(f"{folder}/pids.max"), tree.number(f"{folder}/pids.current")
         if most is not None and current is not None:
             left.append(most - current)
@@ -63,10 +63,7 @@ def memory(tree: Tree) -> dict[str, Any]:
 def _cgroup_limit(tree: Tree) -> int | None:
     """The least limit on the way from the root of the cgroup tree; None = none (v1 says that with a huge number)."""
     bounds = [tree.number(f"{folder}/memory.max") for folder in cpu.cgroup_folders(tree)]
-    found = re.search(r"^\d+:(?:[\w,]+,)?memory(?:,[\w,]+)?:(/.*)$", tree.text("/proc/self/cgroup") or "", re.MULTILINE)
-    if found:
-        base = "/sys/fs/cgroup/memory"
-        bounds += [tree.number(f"{folder}/memory.limit_in_bytes") for folder in (base + found[1].rstrip("/"), base)]
+    bounds += [tree.number(f"{folder}/memory.limit_in_bytes") for folder in cpu.cgroup1_folders(tree, "memory")]
     return min((bound for bound in bounds if bound is not None and bound < 1 << 60), default=None)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrun.agent.probe import cpu, gpu, pci
+from nvrun.agent.probe import cpu, gpu, pci, system
 from nvrun.agent.probe.tree import natural, parse_list, parse_mask
 from tests.agent.probe import trees
 
@@ -76,6 +76,22 @@ def test_cpuset_and_quota(tmp_path: Path) -> None:
     files["/sys/fs/cgroup/slurm/job_7/step_0/cpu.max"] = "max 100000"
     facts = cpu.cpus(trees.write(tmp_path, files))
     assert (facts["allowed"], facts["allowed_nodes"], facts["quota"]) == ([4, 5, 6, 7], [1], 2.5)
+
+
+def test_quota_and_tasks_of_cgroups_of_version_1(tmp_path: Path) -> None:
+    group = "/sys/fs/cgroup"
+    files = {
+        "/proc/self/cgroup": "11:pids:/kubepods/pod1\n4:cpu,cpuacct:/kubepods/pod1\n1:name=systemd:/kubepods/pod1",
+        f"{group}/cpu/cpu.cfs_quota_us": "350000",  # a container sees its own folder as the root
+        f"{group}/cpu/cpu.cfs_period_us": "100000",
+        f"{group}/pids/kubepods/pod1/pids.max": "100",
+        f"{group}/pids/kubepods/pod1/pids.current": "40",
+    }
+    tree = trees.write(tmp_path, files)
+    assert cpu.quota(tree) == 3.5
+    assert system.limits(tree)["tasks_left"] == 60
+    files[f"{group}/cpu/cpu.cfs_quota_us"] = "-1"  # no limit
+    assert cpu.quota(trees.write(tmp_path / "free", files)) is None
 
 
 def test_what_is_allowed_is_unknown_without_its_file(tmp_path: Path) -> None:

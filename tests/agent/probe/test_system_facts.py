@@ -72,6 +72,14 @@ CGROUP = "/sys/fs/cgroup"
         ("0::/a/b", {"a/memory.max": "4096", "a/b/memory.max": "max"}, 4096),
         ("0::/", {"memory.max": "max"}, None),
         ("4:cpu,cpuacct:/\n7:memory:/slurm/j", {"memory/slurm/j/memory.limit_in_bytes": "8192"}, 8192),
+        (  # Slurm: the limit is the job's, its step has none of its own
+            "9:memory:/slurm/job_7/step_0",
+            {
+                "memory/slurm/job_7/memory.limit_in_bytes": "512",
+                "memory/slurm/job_7/step_0/memory.limit_in_bytes": "9223372036854771712",
+            },
+            512,
+        ),
         ("7:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
     ],
 )
