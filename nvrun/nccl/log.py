@@ -139,7 +139,7 @@ class _Reader:
             kind(process, record)
         elif word.startswith("NCCL_"):
             self._variable(process, record)
-        elif word.startswith(("ncclCommInit", "ncclCommSplit", "[Rank")):
+        elif word.startswith(("ncclComm", "[Rank")):
             self._comm(process, record)
         elif "GPU Direct RDMA" in message:
             self._hca_gdr(process, message)
