@@ -142,9 +142,12 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     runs as often as --node-restarts allows."""
     from nvrun import job, replacement, requeue, rundir, slips
     from nvrun.fleet.signals import signals_noted
+    from nvrun.hosts.nodeset import fold
 
     the_job = job.read(invocation, environ)
     slips.check_script(the_job)
+    if the_job.not_listed and invocation.source("exclude") == "--exclude":  # a site's own list may name other hosts
+        print(f"nvrun: --exclude: {fold(the_job.not_listed)}: no host of {the_job.hosts_from}", file=sys.stderr)
     for notice in replacement.check(the_job):
         print(f"nvrun: {notice}", file=sys.stderr)
     folder = new_folder(the_job, environ)

@@ -60,6 +60,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     step: Step | None = None
     """The Slurm step of which this is one node, where nvrun itself makes its nodes a world."""
     hosts_from: str
+    not_listed: tuple[str, ...] = ()
+    """Names of --exclude that are none of its hosts."""
     kinds: tuple[routes.Kind, ...]
     """How each host is reached."""
     args: TorchrunArgs
@@ -148,6 +150,7 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
     step: Step | None = None
     spares: tuple[Host, ...] = ()
     spare_kinds: tuple[routes.Kind, ...] = ()
+    not_listed: tuple[str, ...] = ()
     seen = detected(environ)
     found = mode(invocation, seen)
     if found.kind == "node":
@@ -163,7 +166,7 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         if options.hostfile is not None and choose.reads_hostfile(invocation):
             text = read_text(options.hostfile, invocation.source("hostfile"))
         chosen = choose.choose(invocation, seen, text)
-        hosts, source = chosen.hosts[: options.nodes], chosen.source
+        hosts, source, not_listed = chosen.hosts[: options.nodes], chosen.source, chosen.not_listed
         spares = chosen.hosts[len(hosts) :]
         in_slurm = seen.kind == "slurm allocation"
         kinds = routes.choose(hosts, options.fleet, options.rsh, in_slurm=in_slurm)
@@ -184,6 +187,7 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         spare_kinds=spare_kinds,
         step=step,
         hosts_from=source,
+        not_listed=not_listed,
         kinds=kinds,
         args=args,
         options=options,

@@ -38,7 +38,7 @@ def context(plan: Plan, job: Job) -> checks.Job:
         hosts=tuple(names),
         ranks={host.host.name: len(host.ranks) for host in plan.hosts},
         gpus={name: tuple(binding.gpu for binding in bound if binding.gpu) for name, bound in bindings.items()},
-        interfaces=interfaces or None,
+        interfaces=interfaces,
         cpus={name: tuple({cpu for binding in bound for cpu in binding.cpus}) for name, bound in bindings.items()},
         binds_memory=any(binding.memory for bound in bindings.values() for binding in bound),
         script=job.script,

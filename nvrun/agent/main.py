@@ -77,7 +77,7 @@ class Agent:
                    "cpus": os.cpu_count() or 0})  # fmt: skip
 
     def on_ping(self, message: Message) -> None:
-        self.link.send({"t": "pong", "time": time.time(), "payload": message.get("payload")})
+        self.link.send({"t": "pong", "time": time.time()})
 
     def on_prepare(self, message: Message) -> None:
         """The folder for this host's logs (none for a plan alone); where `ports` is given, a port that is ours now."""

@@ -9,6 +9,7 @@ import msgspec
 
 from nvrun.facts import Gpu, HostFacts, Interface, Network, RdmaPort
 from nvrun.model import Frozen
+from nvrun.topology.interface import Peers, addresses, socket_interface
 from nvrun.torchrun import TorchrunArgs
 
 
@@ -23,8 +24,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """Host -> UUIDs (of GPUs or MIG instances) in use; a host that is not in it uses all of its GPUs."""
     rdma: Mapping[str, tuple[str, ...]] | None = None
     """Host -> RDMA ports in use, `mlx5_0:1`; {} = the job does not use RDMA."""
-    interfaces: Mapping[str, str] | None = None
-    """Host -> interface of NCCL's and Gloo's sockets."""
+    interfaces: Mapping[str, str] = {}
+    """Host -> interface of NCCL's and Gloo's sockets, where the plan sets it."""
     cpus: Mapping[str, tuple[int, ...]] = {}
     """Host -> CPUs that the bindings of its ranks need."""
     binds_memory: bool = False
@@ -77,7 +78,7 @@ class Job(Frozen, frozen=True, kw_only=True):
 
     def interface_of(self, host: str, network: Network) -> Interface | None:
         """The interface of the sockets; None where the job needs none or none is known."""
-        name = (self.interfaces or {}).get(host)
+        name = self.interfaces.get(host)
         return next((interface for interface in network.interfaces if interface.name == name), None)
 
 
@@ -91,11 +92,10 @@ def complete(job: Job, fleet: Mapping[str, HostFacts], groups: Sequence[Sequence
     hosts = job.hosts or tuple(fleet)
     ranks = {host: job.ranks.get(host, len(job.gpus_of(host, facts.gpus or ())) or 1) for host, facts in fleet.items()}
     several = len(hosts) > 1
-    rdma, interfaces = job.rdma, job.interfaces
+    rdma = job.rdma
     if rdma is None:
         rdma = _rdma(fleet, groups) if several else {}
-    if interfaces is None:
-        interfaces = _interfaces(fleet) if several else {}
+    interfaces = {**_interfaces(fleet), **job.interfaces} if several else {}
     return msgspec.structs.replace(job, hosts=hosts, ranks=ranks, rdma=rdma, interfaces=interfaces)
 
 
@@ -157,24 +157,13 @@ def matches_hca(wanted: str, port: RdmaPort) -> bool:
 
 
 def _interfaces(fleet: Mapping[str, HostFacts]) -> dict[str, str]:
-    """On each host the interface of the subnet that most hosts share, else that of the default route."""
-    subnets: dict[str, list[tuple[str, str]]] = {}
-    for host, facts in fleet.items():
-        for interface in facts.network.interfaces if facts.network else ():
-            for address in interface.addresses if usable(interface) else ():
-                if address.scope == "global":
-                    subnets.setdefault(subnet(address.address, address.prefix), []).append((host, interface.name))
-    chosen: dict[str, str] = {}
-    for members in sorted(subnets.values(), key=lambda members: -len({host for host, _ in members})):
-        if len({host for host, _ in members}) > 1:
-            for host, name in members:
-                chosen.setdefault(host, name)
-    for host, facts in fleet.items():
-        routes = facts.network.routes if facts.network else ()
-        default = next((route.interface for route in routes if route.destination in ("0.0.0.0/0", "::/0")), None)
-        if default is not None:
-            chosen.setdefault(host, default)
-    return chosen
+    """Host -> the interface that its own GLOO_SOCKET_IFNAME names first, else the one that nvrun would choose."""
+    peers = Peers({host: addresses(facts) for host, facts in fleet.items()})
+    chosen = {
+        host: (facts.env or {}).get("GLOO_SOCKET_IFNAME", "").partition(",")[0] or socket_interface(facts, peers).name
+        for host, facts in fleet.items()
+    }
+    return {host: name for host, name in chosen.items() if name}
 
 
 _NOT_TO_PEERS = ("docker", "virbr", "cni", "flannel", "cali", "lxc", "br-")

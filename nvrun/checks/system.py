@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from nvrun.checks.busy import excused
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, INFO, WARNING, declare, unread
 from nvrun.checks.compare import differing, listed, size
 from nvrun.checks.job import Job
+from nvrun.environment import conf_variables
 from nvrun.facts import Cpus, Filesystem, HostFacts, Memory, NumaNode, Process
 from nvrun.nccl.lint import MUST_AGREE
 
@@ -272,33 +275,17 @@ def environment_agrees(env: Mapping[str, Mapping[str, str]], job: Job) -> Result
 
 
 @fleet_check(CONF)
-def conf_files_agree(conf_files: Mapping[str, Mapping[str, str]]) -> Results:
+def conf_files_agree(conf_files: Mapping[str, Mapping[str, str]], fleet: Mapping[str, HostFacts]) -> Results:
     """NCCL's conf files say the same on all hosts."""
-    settings = {host: _settings(files) for host, files in conf_files.items()}
+    settings = {host: _settings(files, fleet[host].env or {}) for host, files in conf_files.items()}
     for name in sorted({name for known in settings.values() for name in known}):
         values = {host: known.get(name, "unset") for host, known in settings.items()}
         for finding in differing(CONF, values, name, subject=name, remedy=CONF.remedy.replace("NAME", name)):
-            files = listed(conf_files[finding.host]) if finding.host else ""
-            yield (
-                finding
-                if not files
-                else CONF.found(
-                    f"{finding.message} ({files})",
-                    host=finding.host,
-                    subject=name,
-                    observed=finding.observed,
-                    expected=finding.expected,
-                    remedy=finding.remedy,
-                )
-            )
+            files = f" ({listed(conf_files[finding.host])})" if finding.host and conf_files[finding.host] else ""
+            yield msgspec.structs.replace(finding, message=f"{finding.message}{files}")
 
 
-def _settings(files: Mapping[str, str]) -> dict[str, str]:
-    """NAME=VALUE lines as NCCL reads them: untrimmed, and the user's file goes before /etc/nccl.conf (param.cc)."""
-    found: dict[str, str] = {}
-    for path in sorted(files, key=lambda path: path.startswith("/etc/")):
-        for line in files[path].splitlines():
-            name, equals, value = line.partition("=")
-            if equals and not line.startswith("#"):
-                found.setdefault(name, value)
-    return found
+def _settings(files: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """What they say, whether the environment overrides it or not."""
+    which = {name: value for name, value in env.items() if name == "NCCL_CONF_FILE"}
+    return {variable.name: variable.value for variable in conf_variables(files, which)}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from nvrun import job
 from nvrun.commands import Said
 from nvrun.config import Invocation
+from nvrun.hosts.nodeset import fold
 
 
 def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
@@ -18,6 +19,8 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         details += [f"user {host.user}"] if host.user else []
         details += [f"port {host.port}"] if host.port else []
         lines.append(f"  {number:<6} {host.name} by {kind}" + (f" ({', '.join(details)})" if details else ""))
+    if found.not_listed:
+        lines.append(f"excluded and no host anyway: {fold(found.not_listed)}")
     lines.append(f"inside   {detected.kind}")
     lines += [f"         {line}" for line in detected.why]
     return Said("\n".join(lines) + "\n")

@@ -189,7 +189,7 @@ CASES = [
     Case("mtu-differs", WARNING, "h100x8", one(interface(MAIN, mtu=1400)), words="1400"),
     Case("interface-slow", WARNING, "h100x8", one(interface(MAIN, speed_mbit=1000)), words="1 Gb/s"),
     Case("subnet-differs", WARNING, "h100x8", one(moved), job=OVER_MAIN, words="/28"),
-    Case("address-twice", FATAL, "h100x8", one(same_address), host=None, words="n[01-02]"),
+    Case("address-twice", FATAL, "h100x8", one(same_address), host=None, job=OVER_MAIN, words="n[01-02]"),
     Case("subnet-twice", WARNING, "h100x8", one(second_interface)),
     Case("port-ephemeral", WARNING, "cpu_host", every(section("network", ephemeral_range=(1024, 65535))), host="n01",
          job=PORT),

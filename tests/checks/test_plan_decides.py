@@ -8,6 +8,7 @@ from nvrun.checks import Job
 from nvrun.checks.job import complete, matches_hca
 from nvrun.facts import GpuProcess, Listener, Process
 from nvrun.topology.from_facts import from_facts
+from nvrun.topology.interface import Peers, addresses, socket_interface
 from nvrun.topology.nics import compute_nics
 from tests.checks.cases import names, shm
 from tests.checks.cases_hardware import LOSSLESS
@@ -28,6 +29,14 @@ FIRST_TWO = {f"n0{n}": tuple(g.uuid for g in (fleet("h100x8", 3)[f"n0{n}"].gpus 
         (gpu(5, recovery_action="reboot"), Job(gpus={"n01": (), "n02": (), "n03": ()}, ranks={"n02": 4})),
         (lambda known: with_(known, listeners=(Listener(port=29501),)), Job(port=29500)),
         (lambda known: with_(known, env={"NCCL_SOCKET_IFNAME": "eth7"}), Job()),
+        (
+            lambda known: with_(
+                known,
+                env={"NCCL_CONF_FILE": "/etc/other.conf"},
+                conf_files={"/home/ann/.nccl.conf": "NCCL_IB_DISABLE=1\n"},
+            ),
+            Job(),
+        ),
         (lambda known: with_(known, env={"NCCL_DEBUG": "INFO"}), Job(set_everywhere=frozenset({"NCCL_DEBUG"}))),
     ],
 )
@@ -123,6 +132,14 @@ def test_planned_rdma_ports_are_those_that_the_topology_calls_compute_ports() ->
         chosen = compute_nics(from_facts(hosts["n01"])).chosen
         assert job.rdma is not None
         assert sorted(job.rdma["n01"]) == sorted(f"{nic.name}:{nic.port}" for nic in chosen)
+
+
+def test_the_planned_interface_is_the_users_else_the_one_that_nvrun_would_choose() -> None:
+    hosts = changed(fleet("h100x8", 3), "n02", lambda known: with_(known, env={"GLOO_SOCKET_IFNAME": "ib0,ib1"}))
+    peers = Peers({host: addresses(facts) for host, facts in hosts.items()})
+    own = {host: socket_interface(facts, peers).name for host, facts in hosts.items()}
+    assert complete(Job(), hosts, [tuple(hosts)]).interfaces == {**own, "n02": "ib0"}
+    assert complete(Job(interfaces={"n01": "eno9"}), hosts, [tuple(hosts)]).interfaces["n01"] == "eno9"
 
 
 def test_a_port_that_is_down_everywhere_is_not_planned() -> None:

@@ -53,3 +53,11 @@ def test_a_file_of_that_name_is_the_program(
     assert "leave the word" not in (told := capsys.readouterr().err)
     assert "no such file" not in told
     assert "comes before" not in told
+
+
+def test_an_excluded_host_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["--hosts", "localhost", "--exclude", "z[1-2]"]
+    assert main([*line, "--run-dir", "/dev/null/x", "t.py"], {"HOME": str(tmp_path)}) == 2
+    assert "nvrun: --exclude: z[1-2]: no host of --hosts\n" in capsys.readouterr().err
+    assert main(["hosts", *line], {"HOME": str(tmp_path)}) == 0
+    assert "z[1-2]" in capsys.readouterr().out
