@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from nvrun.facts import Gpu, HostFacts, Interface, Network, RdmaPort
 from nvrun.model import Frozen
+from nvrun.nccl.parse import device_list
 from nvrun.topology.interface import Peers, addresses, socket_interface
 from nvrun.torchrun import TorchrunArgs
 
@@ -131,7 +131,7 @@ def _candidates(facts: HostFacts) -> list[RdmaPort]:
     if any(p.state == "ACTIVE" and p.uverbs_openable is not False and not p.is_vf for p in ports):
         ports = [port for port in ports if not port.is_vf]
     if wanted := env.get("NCCL_IB_HCA"):
-        return [port for port in ports if matches_hca(wanted, port)]
+        return [port for port in ports if device_list(wanted).takes(port.device, port.port)]
     # A compute port hangs below the root port of a GPU; where none does, nothing tells it from storage.
     paths = {device.address: device.path[:2] for device in facts.pci or () if len(device.path) > 2}
     cards = {gpu.pci for gpu in facts.gpus or ()} | set(facts.gpus_on_pci or ())  # NVML may lack one that is broken
@@ -141,19 +141,6 @@ def _candidates(facts: HostFacts) -> list[RdmaPort]:
         return [port for port in ports if port.state == "ACTIVE"]
     # One whose place is not told is what it is on the other hosts.
     return [port for port in ports if port in near or port.pci is None]
-
-
-def matches_hca(wanted: str, port: RdmaPort) -> bool:
-    """NCCL_IB_HCA as NCCL reads it: a leading `^` (not these), then a leading `=` (exact names), for the whole list."""
-    text = wanted.removeprefix("^")
-    exact = text.startswith("=")
-    found = False
-    for entry in filter(None, text.removeprefix("=").split(",")):
-        device, _, number = entry.partition(":")
-        same = port.device == device if exact else port.device.startswith(device)
-        number = re.match(r"\d*", number)[0]  # type: ignore[index]
-        found = found or (same and number in ("", str(port.port)))
-    return found is not wanted.startswith("^")
 
 
 def _interfaces(fleet: Mapping[str, HostFacts]) -> dict[str, str]:

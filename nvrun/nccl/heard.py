@@ -98,7 +98,7 @@ def network(variables: Mapping[str, str], facts: HostFacts) -> str | None:
         port
         for port in facts.rdma
         if port.state == "ACTIVE" and port.link_layer in ("InfiniBand", "Ethernet")
-        if not listed.entries or listed.takes(port.device)
+        if not listed.entries or listed.takes(port.device, port.port)
     ]
     return "IB" if usable else "Socket"
 

@@ -105,7 +105,8 @@ def devices(setting: Setting, variable: Variable, given: Given) -> Iterator[Find
         )
     if name == "NCCL_SOCKET_IFNAME" and len(text) == 1:
         yield found(setting, "nccl-list-short", WARNING, f"NCCL ignores a {name} of one character")
-    if name == "NCCL_IB_HCA" and any(len(entry) > 1 and not _is_port(entry[1]) for entry in listed.entries):
+    no_ports = name == "NCCL_IB_HCA" and any(len(entry) > 1 and not _is_port(entry[1]) for entry in listed.entries)
+    if no_ports:
         ports = [entry if len(entry) < 2 or _is_port(entry[1]) else entry[:1] for entry in listed.entries]
         head = text[: len(text) - len(text.lstrip("^="))]
         yield found(
@@ -132,7 +133,7 @@ def devices(setting: Setting, variable: Variable, given: Given) -> Iterator[Find
             "rail and plane in NCCL_IB_HCA are read from NCCL 2.30.7 on; before, they are ignored",
             remedy="name devices and ports only",
         )
-    if wrong is None and not any(character.isspace() for character in text):
+    if wrong is None and not no_ports and not any(character.isspace() for character in text):
         yield from _on_this_host(setting, listed, given)
 
 
@@ -156,8 +157,8 @@ def _on_this_host(setting: Setting, listed: parse.DeviceList, given: Given) -> I
     host = given.facts.host if given.facts else None
     taken = [device for device in present if listed.takes(device)]
     ports = given.active_ports or ()
-    if setting.name == "NCCL_IB_HCA" and not listed.exclude:
-        taken = [port.device for port in ports if _takes_port(listed, port.device, port.port)]
+    if setting.name == "NCCL_IB_HCA":
+        taken = [port.device for port in ports if listed.takes(port.device, port.port)]
     if not taken:
         falls = setting.name == "NCCL_IB_HCA"
         yield found(
@@ -183,14 +184,6 @@ def _on_this_host(setting: Setting, listed: parse.DeviceList, given: Given) -> I
                     host=host,
                 )
                 break
-
-
-def _takes_port(listed: parse.DeviceList, device: str, port: int) -> bool:
-    return any(
-        (device == entry[0] if listed.exact else device.startswith(entry[0]))
-        and (len(entry) < 2 or not entry[1].isdigit() or int(entry[1]) == port)
-        for entry in listed.entries
-    )
 
 
 def _present(name: str, given: Given) -> list[str] | None:

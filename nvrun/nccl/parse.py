@@ -101,10 +101,20 @@ class DeviceList(NamedTuple):
     entries: tuple[tuple[str, ...], ...]
     """Each entry split at `:`; blanks are kept, because NCCL keeps them."""
 
-    def takes(self, device: str) -> bool:
-        """True where NCCL would use a device of this name; ports are not looked at."""
-        hit = any(device == name if self.exact else device.startswith(name) for name, *_ in self.entries)
+    def takes(self, device: str, port: int | None = None) -> bool:
+        """True where NCCL would use a device of this name, or this port of it. A port goes through atoi: what is no
+        number is port 0, which no device has."""
+        hit = any(
+            (device == name if self.exact else device.startswith(name))
+            and (port is None or not number or port == _atoi(number[0]))
+            for name, *number in self.entries
+        )
         return hit != self.exclude
+
+
+def _atoi(text: str) -> int:
+    found = re.match(r"\s*(\d{1,9})", text, re.ASCII)
+    return int(found[1]) if found else 0
 
 
 def device_list(text: str) -> DeviceList:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nvrun.checks import Job
-from nvrun.checks.job import complete, matches_hca
+from nvrun.checks.job import complete
 from nvrun.facts import GpuProcess, Listener, Process
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.interface import Peers, addresses, socket_interface
@@ -145,22 +145,6 @@ def test_the_planned_interface_is_the_users_else_the_one_that_nvrun_would_choose
 def test_a_port_that_is_down_everywhere_is_not_planned() -> None:
     hosts = {host: port("mlx5_4", state="DOWN")(facts) for host, facts in fleet("h100x8", 3).items()}
     assert codes(judge(hosts)) == set()
-
-
-@pytest.mark.parametrize(
-    ("wanted", "ports"),
-    [
-        ("mlx5_1", {"mlx5_1", "mlx5_10"}),
-        ("=mlx5_1", {"mlx5_1"}),
-        ("=mlx5_1:1,mlx5_10:2", {"mlx5_1"}),
-        ("^mlx5_1", {"mlx5_2"}),
-        ("^=mlx5_1", {"mlx5_2", "mlx5_10"}),
-    ],
-)
-def test_hca_list_is_read_as_nccl_reads_it(wanted: str, ports: set[str]) -> None:
-    one_port = (machine("h100x8").rdma or ())[0]
-    there = [with_(one_port, device=name, port=1) for name in ("mlx5_1", "mlx5_2", "mlx5_10")]
-    assert {p.device for p in there if matches_hca(wanted, p)} == ports
 
 
 def test_peers_of_a_thousand_hosts_are_looked_at_quickly() -> None:

@@ -182,6 +182,23 @@ def test_device_lists(text: str, device: str, taken: bool) -> None:
     assert parse.device_list(text).takes(device) is taken
 
 
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("mlx5_1", {"mlx5_1", "mlx5_10"}),
+        ("=mlx5_1", {"mlx5_1"}),
+        ("=mlx5_1:1,mlx5_10:2", {"mlx5_1"}),
+        ("^mlx5_1", {"mlx5_2"}),
+        ("^=mlx5_1:2", {"mlx5_1", "mlx5_2", "mlx5_10"}),
+        ("^=mlx5_1", {"mlx5_2", "mlx5_10"}),
+        ("mlx5_1:1x,mlx5_2:port1", {"mlx5_1", "mlx5_10"}),
+    ],
+)
+def test_the_first_ports_that_a_list_takes(text: str, taken: set[str]) -> None:
+    listed = parse.device_list(text)
+    assert {device for device in ("mlx5_1", "mlx5_2", "mlx5_10") if listed.takes(device, 1)} == taken
+
+
 def test_path_levels() -> None:
     names = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")
     levels = {text: parse.path_level(text, names) for text in ("PXB", "pxb", "0", "2", "5", "-1", "NET")}
