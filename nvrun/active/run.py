@@ -11,7 +11,8 @@ from nvrun.active.clock import Clock
 from nvrun.active.places import Place, places
 from nvrun.agent import netprobe
 from nvrun.checks import collectives, connections, shared
-from nvrun.checks.rendezvous import by_subnet, rendezvous
+from nvrun.checks.blame import Edge
+from nvrun.checks.rendezvous import by_subnet, closed_everywhere, rendezvous
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import MUTE_AFTER, Crew
 from nvrun.fleet.session import Body
@@ -69,7 +70,7 @@ def tests(
         parts.append(_shared(crew, job, clock))
     if len(crew.hosts) > 1 and options.check_ssh_mesh:
         parts.append(_ssh(crew, job, clock))
-    parts.append(reached.finish(clock, {host: place.subnet for host, place in there.items()}))
+    parts.append(reached.finish(clock, {host: place.subnet for host, place in there.items()}, measured.tried))
     rounds = smoke.Rounds()
     if options.check == "deep" and not any(
         finding.severity >= Severity.FATAL for part in parts for finding in part.findings
@@ -153,6 +154,11 @@ def _mute(crew: Crew, plan: Plan) -> Verdict:
     return Verdict(findings=tuple(found), skipped=(Skipped(code="connections", host=None, reason=reason),))
 
 
+def _talk(tried: Mapping[Edge, connections.Tried]) -> bool:
+    """Whether all hosts reach each other on other ports."""
+    return bool(tried) and not any(answer for seen in tried.values() for answer in seen.ports.values())
+
+
 class _Reach:
     """Every other host connects to the rendezvous port, once somebody listens there.
 
@@ -174,7 +180,8 @@ class _Reach:
             self._listening = True
             self._ask()
 
-    def finish(self, clock: Clock, subnets: Mapping[int, str]) -> Verdict:
+    def finish(self, clock: Clock, subnets: Mapping[int, str], tried: Mapping[Edge, connections.Tried]) -> Verdict:
+        """`tried`: what other ports of these hosts said."""
         if not self._others:
             return Verdict()
         if not self._asked:
@@ -193,14 +200,35 @@ class _Reach:
             self._crew.names[host]: by_subnet(body["trouble"] or body["result"][key], subnets.get(host), subnets.get(0))
             for host, (body, _) in answers.items()
         }
+        server, port = self._plan.hosts[0].host.name, self._plan.master_port or 0
         found = rendezvous(
-            results,
-            server=self._plan.hosts[0].host.name,
-            address=self._plan.master_addr or "",
-            port=self._plan.master_port or 0,
-            listening=self._listening,
+            results, server=server, address=self._plan.master_addr or "", port=port, listening=self._listening
         )
+        if self._listening and all(results.values()) and clock.left > REACH_SECONDS:
+            elsewhere = self._elsewhere(port)
+            # Of two hosts that talk on no port either may be bad.
+            if elsewhere and all(elsewhere) and (len(results) > 1 or _talk(tried)):
+                said, hosts = [*results.values(), *elsewhere], [server, self._crew.names[self._others[0]]]
+                found = [closed_everywhere(said, hosts=hosts, port=port)]
         return Verdict(findings=tuple(found), judged=(self.name,))
+
+    def _elsewhere(self, port: int) -> list[str]:
+        """What the hosts are told by the same port of the second one, which listens on it for so long; empty where that
+        is not known."""
+        second, crew = self._others[0], self._crew
+        others = [host for host in crew.hosts if host != second]
+        address = nearest_address([each for _, each in crew.hello[second]["addresses"]], self._plan.master_addr or "")
+        stand: Body = {"t": "stand", "test": "listener", "request": {"port": port}, "deadline": REACH_SECONDS,
+                       "answer": "listener"}  # fmt: skip
+        try:
+            body, _ = crew.ask({second: stand}, "listener", REACH_SECONDS + 5.0)[second]
+            if body["trouble"]:
+                return []
+            reach: Body = {"t": "reach", "targets": [[address, port]], "timeout": REACH_SECONDS}
+            answers = crew.ask(dict.fromkeys(others, reach), "reach", REACH_SECONDS + 5.0)
+        finally:
+            crew.send({"t": "release", "test": "listener"}, to=[second])
+        return [body["trouble"] or body["result"][f"{address} {port}"] for body, _ in answers.values()]
 
     def _ask(self) -> None:
         self._asked = True

@@ -11,7 +11,8 @@ import socket
 import struct
 from typing import Any, Dict, List, Tuple
 
-from .standing import Say
+from . import netcheck
+from .standing import Say, wait
 
 HEAD = struct.Struct(">16scQ")
 """Secret, what is wanted, and how many bytes follow."""
@@ -64,6 +65,15 @@ def listen(address: str, count: int) -> List[socket.socket]:
             found.append(sock)
             break
     return found
+
+
+def listen_on(request: Dict[str, Any], say: Say, until: int) -> None:
+    """Listens on one port of every address, as torchrun would, until `until` can be read."""
+    held, port = netcheck.hold_port([request["port"]])
+    held.listen()
+    say({"port": port})
+    wait(until)
+    held.close()
 
 
 def serve(request: Dict[str, Any], say: Say, until: int) -> None:

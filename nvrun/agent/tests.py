@@ -24,5 +24,6 @@ STANDING: Dict[str, Callable[[Request, Say, int], None]] = {
     "network": netserve.serve,
     "token": shared.leave,
     "port": smoke.hold,
+    "listener": netserve.listen_on,
 }
 """Stays until released."""

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from nvrun.checks.blame import Blame, Edge, blame
+from nvrun.checks.blame import Blame, Edge, blame, most_telling
 from nvrun.checks.code import FATAL, Code, declare
 from nvrun.hosts.nodeset import fold
 from nvrun.model import Finding
@@ -104,6 +104,18 @@ def rendezvous(
     return [
         _finding(each, where, listening, subject=f"port {port}", port=str(port), remedy=None) for each in blame(edges)
     ]
+
+
+def closed_everywhere(answers: Iterable[str], *, hosts: Sequence[str], port: int) -> Finding:
+    """Of `hosts` each was tried as the one that listens, and reached by no other: none of them is at fault, and no
+    further one would fare better."""
+    code, cause = _cause(most_telling(answers), True)
+    return code.found(
+        f"no host reaches port {port} of another, tried on {' and '.join(hosts)}: {cause}",
+        subject=f"port {port}",
+        observed=most_telling(answers),
+        remedy=code.remedy.replace("PORT", str(port)),
+    )
 
 
 def mesh(results: Mapping[Edge, str], *, targets: Mapping[str, str], ports: str) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def kill_all(lab: Lab, host: str, place: Path) -> None:
     """SIGKILL for all that the run has on a host, agent and ranks."""
     for process in lab.processes(host):
         if "nvrun-agent/boot.py" in " ".join(process.argv) or process.carries(str(place)):
-            with suppress(ProcessLookupError):  # its parent took it along
+            with contextlib.suppress(ProcessLookupError):  # its parent took it along
                 os.kill(process.pid, signal.SIGKILL)
 
 
@@ -202,6 +202,20 @@ def test_in_a_slurm_job_that_outlives_a_node_another_stands_in(slurm_lab: Lab, p
     assert "nvrun: restart 1 of 1 on a, c; struck off: b: nothing heard for " in stderr
     idle = ["sinfo", "--noheader", "--nodes=a,b,c", "--states=idle", "--format=%D"]
     wait_for(lambda: slurm_lab.run(idle).stdout == "3\n", "the nodes are as they were", timeout=30)
+
+
+@pytest.mark.lab
+def test_a_port_that_is_closed_on_all_hosts_costs_no_spare(lab: Lab, place: Path) -> None:
+    (script := place / "rank.py").write_text(RANK)
+    with contextlib.ExitStack() as closed:
+        for host in "abc":
+            closed.enter_context(faults.drop(lab, host, "29500-29599", way="in"))
+        code, _, stderr = finish(start(lab, place, "--hosts", "a,b,c", "--nodes", "2", script, place, "-1", "0"))
+    assert code == 78, stderr
+    assert "no host reaches port 29500 of another, tried on a and b: no answer: a firewall drops the packets" in stderr
+    assert "--port-range to one that is open" in stderr
+    assert "starting again" not in stderr
+    assert "bad_hosts" not in result(place / "runs" / "latest")
 
 
 @pytest.mark.lab
