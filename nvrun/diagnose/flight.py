@@ -99,18 +99,22 @@ def _members(config: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _entry(raw: dict[str, Any]) -> Entry:
-    group, description = raw["process_group"][:2]
+    named = raw["process_group"] if "process_group" in raw else raw["pg_id"]  # by number alone: torch 2.3
+    group, description = (named, "") if isinstance(named, (str, int)) else named[:2]
     operation = str(raw["profiling_name"]).partition(":")[2] or str(raw["profiling_name"])
     point_to_point = bool(raw.get("is_p2p", False)) or operation.split(" ")[0] in ("send", "recv")
+    numbered = "p2p_seq_id" if point_to_point else "collective_seq_id"
     return Entry(
         group=str(group),
         description=str(description),
-        sequence=int(raw["p2p_seq_id"] if point_to_point else raw["collective_seq_id"]),
+        sequence=int(raw[numbered if numbered in raw else "seq_id"]),
         operation=operation,
         sizes=tuple(tuple(tuple(int(n) for n in s) for s in raw.get(k) or ()) for k in ("input_sizes", "output_sizes")),
         types=tuple(tuple(str(t) for t in raw.get(k) or ()) for k in ("input_dtypes", "output_dtypes")),
-        # gloo never leaves `scheduled`; its entries are retired when they are done
-        completed=raw.get("state") == "completed" or bool(raw.get("retired")),
+        # gloo never leaves `scheduled`; its entries are retired when they are done. NCCL's are retired when the
+        # watchdog looks at them no more, also those that it gave up.
+        completed=raw.get("state") == "completed"
+        or (bool(raw.get("retired")) and not str(raw["profiling_name"]).startswith("nccl:")),
         point_to_point=point_to_point,
         created_ns=int(raw.get("time_created_ns") or 0),
         frame=_frame(raw.get("frames") or ()),

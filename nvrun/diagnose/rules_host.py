@@ -153,11 +153,19 @@ HOST_RULES: tuple[Rule, ...] = (
     rule(
         "nic-failing",
         Stage.HARDWARE,
-        ("NETDEV WATCHDOG", "health compromised", "High Temperature", "insufficient power"),
+        (
+            "NETDEV WATCHDOG",
+            "health compromised",
+            "High Temperature",
+            "insufficient power",
+            "poll_health",
+            "Port module event[error]",
+        ),
         "A network card is failing: {what}",
         "Check the card's firmware, cooling and slot (dmesg on that host)",
         0.85,
-        pattern=r"(?P<what>NETDEV WATCHDOG|(?i:mlx5|pcie slot).*(?:compromised|Temperature|power).*)",
+        pattern=r"(?P<what>NETDEV WATCHDOG"
+        r"|(?i:mlx5|pcie slot).*(?:compromised|Temperature|power|Fatal error|\[error\]).*)",
     ),
     rule(
         "link-down",
@@ -166,6 +174,8 @@ HOST_RULES: tuple[Rule, ...] = (
         "A network port lost its link (also seen of unused ports at boot: compare the time)",
         "Check cable, transceiver and switch port",
         0.4,
+        pattern=r"(?P<port>[\w.-]*)(?:: )?(?:NIC )?Link (?:is )?[Dd]own",
+        subject="{port}",
     ),
     # the network, whoever prints it
     rule(

@@ -76,8 +76,9 @@ RDMA_RULES: tuple[Rule, ...] = (
         "The link of an RDMA port failed or flaps ({event}): cable, transceiver or switch port",
         "ibstat and the switch's counters (link_downed, symbol errors); reseat or replace the cable of that port",
         0.9,
-        pattern=r"(?P<event>port error|link down|local catastrophic error|device fatal|fatal event[^.]*)",
-        subject="{event}",
+        pattern=r"NET/\w+ ?: (?P<port>[\w.-]+:\d+|)\b.*?"
+        r"(?P<event>port error|link down|local catastrophic error|device fatal|(?<!non-)fatal event[^.]*)",
+        subject="{port}",
     ),
     rule(
         "gid-table-changed",

@@ -72,9 +72,11 @@ class Record(NamedTuple):
 NOBODY = Speaker("", 0, 0, None)
 _LEVEL = re.compile(r"\bNCCL (INFO|WARN|CALL|TRACE) ")
 _HEAD = re.compile(
-    r"(?P<host>[^\s:<>\[\]()]+):(?P<pid>\d+):(?P<tid>\d+)(?: \[(?P<dev>\d+)\])?"
-    r"(?: [\d.]+)?(?: (?P<where>\S+:\d+)(?: \([^)]*\))?)? $"
+    r"(?P<host>[^\s:<>\[\]()]+):(?P<pid>\d+):(?P<tid>\d+)"
+    r"(?: \[(?P<dev>\d+)\](?: [\d.]+)?(?: (?P<where>\S.*?:\d+)(?: \([^)]*\))?)?)? $"
 )
+"""A plugin in C++ writes a function with blanks and types (`int process_cq(struct fid_cq*):611`) where NCCL writes its
+source file."""
 _WHERE = re.compile(r"(?P<where>[\w./-]+:\d+)(?: \([^)]*\))? $")
 
 

@@ -168,3 +168,29 @@ def test_a_dump_that_is_not_plain_data_is_refused(data: bytes) -> None:
 def test_the_rank_is_in_the_file_s_name() -> None:
     assert rank_of_file("comm_lib_trace_rank_17") == 17
     assert rank_of_file("notes") is None
+
+
+def test_a_collective_that_the_watchdog_gave_up_is_not_done() -> None:
+    """It is retired, and still `started`."""
+    given_up = [dump(rank, call(1), call(2, done=False, retired=True), ranks="[0, 1, 2]") for rank in (0, 1)]
+    (match,) = odd_collectives([*given_up, dump(2, call(1), ranks="[0, 1, 2]")])
+    assert (match.code, match.subject) == ("flight-rank-missing", "rank 2")
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        {"process_group": "0"},  # a name alone
+        {"pg_id": 0},  # a number alone
+    ],
+)
+def test_dumps_of_older_torch_are_read(old: dict[str, Any]) -> None:
+    def entry(sequence: int, *, done: bool) -> dict[str, Any]:
+        kept = call(sequence, done=done)
+        for name in ("process_group", "collective_seq_id", "p2p_seq_id"):
+            del kept[name]
+        return {**kept, **old, "seq_id": sequence}
+
+    first = dump(0, entry(1, done=True), entry(2, done=False), ranks="[0, 1]")
+    (match,) = odd_collectives([first, dump(1, entry(1, done=True), ranks="[0, 1]")])
+    assert (match.code, match.subject) == ("flight-rank-missing", "rank 1")

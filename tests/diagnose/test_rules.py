@@ -59,3 +59,19 @@ HEALTHY = (Path(__file__).parent / "healthy.txt").read_text(encoding="utf-8").sp
 @pytest.mark.parametrize("line", HEALTHY)
 def test_a_healthy_line_gives_at_most_a_note(line: str) -> None:
     assert [finding.code for finding in diagnose([Source("log", [line])]) if finding.severity > Severity.INFO] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "subject"),
+    [
+        ("gpu07:1:2 [3] net_ib.cc:95 NCCL WARN NET/IB : mlx5_2:1 async fatal event: port error", "mlx5_2:1"),
+        ("gpu07:1:2 [3] net_ib.cc:95 NCCL WARN NET/IB : mlx5_2:1 Got async event : port error", "mlx5_2:1"),
+        ("gpu07:1:2 [3] net_ib.cc:95 NCCL WARN NET/IB : Got async event : port error", ""),
+        ("[ 9.1] mlx5_core 0000:9a:00.0 ens3np0: Link down", "ens3np0"),
+        ("[ 9.1] bnxt_en 0000:9a:00.0 ens4f0np0: NIC Link is Down", "ens4f0np0"),
+        ("[ 9.1] ixgbe 0000:9a:00.0: eth2: NIC Link is Down", "eth2"),
+    ],
+)
+def test_the_port_that_lost_its_link_is_named(line: str, subject: str) -> None:
+    (finding,) = diagnose([Source("log", [line])])
+    assert (finding.code, finding.subject) == ("link-down", subject)

@@ -52,6 +52,7 @@ def codes(lines: list[str], **given: object) -> list[str]:
         ("gpu01:10:11 [2] init.cc:900 NCCL WARN text", "WARN", "init.cc:900"),
         ("[2026-01-02 03:04:05] gpu01:10:11 [2] init.cc:900 NCCL WARN text", "WARN", "init.cc:900"),
         ("[2026-01-02 03:04:05] gpu01:10:11 [2] init.cc:900 (ncclInit) NCCL WARN text", "WARN", "init.cc:900"),
+        ("gpu01:10:11 [2] int process(struct cq*):611 NCCL WARN text", "WARN", "int process(struct cq*):611"),
     ],
 )
 def test_every_form_of_prefix_is_read(before: str, form: str, level: str, where: str) -> None:
