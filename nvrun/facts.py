@@ -74,6 +74,8 @@ class GpuProcess(_Fact, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     name: str = ""
     user: str = ""
+    graphics: bool = False
+    """It draws (a display server) and does not compute."""
 
 
 class NvLink(_Fact, frozen=True, kw_only=True):

@@ -98,7 +98,7 @@ BUSY = declare(
     why="memory runs out, and both jobs are slow",
     remedy="end the processes named, or leave the GPU out: CUDA_VISIBLE_DEVICES; --waive gpu-busy shares it",
     source=_NVML,
-    depends="processes of this run and GPUs outside the plan are not judged",
+    depends="information where they only draw; not judged: this run's own, MPS's server, and GPUs outside the plan",
     real=False,
 )
 CLOSED = declare(
@@ -218,24 +218,35 @@ def gpus_free(host: str, facts: HostFacts, gpus: tuple[Gpu, ...], job: Job) -> R
             yield MIG.found(
                 f"{name} is in MIG mode with {len(gpu.mig)} instances", subject=name, remedy=_numbered(MIG.remedy, gpu)
             )
-        foreign = [process for process in gpu.processes if process.pid not in ours]
-        if gpu.compute_mode == "prohibited" or ((gpu.compute_mode or "").startswith("exclusive") and foreign):
+        foreign = [p for p in gpu.processes if p.pid not in ours and not p.name.startswith(_MPS)]
+        computing = any(not process.graphics for process in foreign)
+        if gpu.compute_mode == "prohibited" or ((gpu.compute_mode or "").startswith("exclusive") and computing):
             yield MODE.found(
-                f"{name} is in compute mode {gpu.compute_mode}" + (", and in use" if foreign else ""),
+                f"{name} is in compute mode {gpu.compute_mode}" + (", and in use" if computing else ""),
                 subject=name,
                 remedy=_numbered(MODE.remedy, gpu),
             )
         yield from _busy(gpu, foreign)
 
 
+_MPS = "nvidia-cuda-mps"
+"""nvidia-cuda-mps-server as the kernel cuts it (15 letters): it was started for jobs to share a GPU through it."""
+
+
 def _busy(gpu: Gpu, foreign: Sequence[GpuProcess]) -> Iterator[Finding]:
     name, used = label(gpu), gpu.memory_used or 0
     if foreign:
         who = listed(f"{p.name or 'process'} (pid {p.pid}{', ' + p.user if p.user else ''})" for p in foreign)
-        yield BUSY.found(f"{name} is used by {who}, {size(used)} in use", subject=name, observed=size(used))
-    elif used >= BUSY_BYTES and not gpu.processes and "memory_used" not in gpu.unread:
+        severity = INFO if all(process.graphics for process in foreign) and used < BUSY_BYTES else ERROR
         yield BUSY.found(
-            f"{name} has {size(used)} in use by processes that are not visible here (another container?)",
+            f"{name} is used by {who}, {size(used)} in use", severity=severity, subject=name, observed=size(used)
+        )
+    elif used >= BUSY_BYTES and not gpu.processes and "memory_used" not in gpu.unread:
+        # A GPU whose memory is a NUMA node (Grace) also holds what the kernel puts there: page cache, other programs.
+        whose = "another container?" if gpu.memory_node is None else "another container, or the kernel's page cache"
+        yield BUSY.found(
+            f"{name} has {size(used)} in use by processes that are not visible here ({whose})",
+            severity=ERROR if gpu.memory_node is None else WARNING,
             subject=name,
             observed=size(used),
         )

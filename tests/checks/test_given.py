@@ -8,7 +8,7 @@ import pytest
 
 from nvrun.checks import pcie
 from nvrun.checks.grown import growth
-from nvrun.facts import Gpu, HostFacts, PciDevice, Xid
+from nvrun.facts import Gpu, GpuProcess, HostFacts, PciDevice, Xid
 from nvrun.model import Severity
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.nics import compute_nics, hca_lists
@@ -263,3 +263,31 @@ def test_cuda_of_torch_and_generation_of_the_gpu(capability: str, cuda: str, wor
         assert codes(verdict) == set()
     else:
         assert words in only(verdict, "cuda-too-old-for-gpu").message
+
+
+def process(name: str, **more: Any) -> GpuProcess:
+    return GpuProcess(pid=77, name=name, memory_bytes=40 << 20, **more)
+
+
+@pytest.mark.parametrize(
+    ("there", "used", "mode", "severity"),
+    [
+        (process("Xorg", graphics=True), 90 << 20, "default", Severity.INFO),  # a workstation's display
+        (process("Xorg", graphics=True), 90 << 20, "exclusive process", Severity.INFO),
+        (process("blender", graphics=True), 9 << 30, "default", Severity.ERROR),
+        (process("python"), 90 << 20, "default", Severity.ERROR),
+        (process("nvidia-cuda-mps"), 30 << 20, "exclusive process", None),  # MPS, as its manual sets it up
+    ],
+)
+def test_who_may_be_on_a_gpu_beside_the_job(there: GpuProcess, used: int, mode: str, severity: Severity | None) -> None:
+    busy = gpu(1, processes=(there,), memory_used=used, compute_mode=mode)
+    found = [each for each in judge(changed(fleet("l40sx4", 2), "n02", busy)).findings if each.code.startswith("gpu-")]
+    assert {each.severity for each in found if each.code == "gpu-busy"} == ({severity} if severity else set())
+    assert "gpu-compute-mode" not in {each.code for each in found}
+
+
+def test_memory_of_a_gpu_that_is_a_numa_node_may_be_the_kernels() -> None:
+    grace = judge(changed(fleet("gh200", 2), "n02", gpu(0, memory_used=3 << 30)))
+    assert only(grace, "gpu-busy").severity is Severity.WARNING
+    h100 = judge(changed(fleet("h100x8", 2), "n02", gpu(0, memory_used=3 << 30)))
+    assert only(h100, "gpu-busy").severity is Severity.ERROR

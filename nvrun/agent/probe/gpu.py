@@ -188,11 +188,14 @@ def _processes(tree: Tree, reader: Reader, handle: Any) -> list[dict[str, Any]]:
     for kind in ("Compute", "MPSCompute", "Graphics"):
         for process in reader.read("processes", f"nvmlDeviceGet{kind}RunningProcesses", handle) or []:
             pid = int(process.pid)
+            if pid in found:
+                continue  # it does both
             found[pid] = {
                 "pid": pid,
                 "memory_bytes": process.usedGpuMemory,
                 "name": tree.text(f"/proc/{pid}/comm") or "",
                 "user": user(tree, str(pid)),
+                "graphics": kind == "Graphics",
             }
     return list(found.values())
 
