@@ -12,6 +12,7 @@ from nvrun import checks, environment
 from nvrun.active import run
 from nvrun.active.clock import Clock
 from nvrun.active.run import Outcome
+from nvrun.agent import denied
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
 from nvrun.job import Job
@@ -166,8 +167,10 @@ def placed_only(job: Job, plan: Plan, facts: Mapping[int, HostFacts]) -> Decided
 
 
 def shown(verdict: Verdict, waived: Sequence[Finding] = ()) -> Iterator[str]:
-    """The verdict for the console."""
-    *lines, total = findings.lines(verdict, waived=waived)
+    """The verdict for the console of a launch. What an ordinary user may never read is no news there: `nvrun check`
+    and its checklist tell it."""
+    told = tuple(each for each in verdict.skipped if not each.reason.endswith(denied.KERNEL_LOG))
+    *lines, total = findings.lines(msgspec.structs.replace(verdict, skipped=told), waived=waived)
     yield from (f"nvrun: {line.text}" for line in lines)
     yield f"nvrun: checks: {total.text}"
 

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 import pytest
 
 from nvrun import checks
-from nvrun.checks import Job
+from nvrun.agent.denied import KERNEL_LOG
+from nvrun.checks import Job, checklist
 from nvrun.checks.active import ACTIVE
 from nvrun.checks.check import CHECKS, Check, check, fleet_check
 from nvrun.checks.code import CODES, declare, unread
 from nvrun.facts import HostFacts
-from nvrun.model import Finding, Severity, Skipped
+from nvrun.model import Finding, Severity, Skipped, Verdict
+from nvrun.preflight import shown
+from nvrun.report.findings import lines
 from tests.checks.cases import CASES as FIRST_CASES
 from tests.checks.cases import Case
 from tests.checks.cases_hardware import CASES as HARDWARE_CASES
@@ -192,13 +195,21 @@ def test_verdict_and_job_are_json() -> None:
 def test_what_could_not_be_read_is_told_in_words_and_not_where_there_is_nothing_of_its_kind() -> None:
     """The kernel log is root's: that says something of hosts with GPUs only, while what other checks miss is told
     anywhere; no name of a field is shown."""
-    why = {"xids": "the kernel log needs root here", "memory": "not read", "clock_offset_s": "one launcher each"}
+    why = {"xids": KERNEL_LOG, "memory": "not read", "clock_offset_s": "one launcher each"}
+
+    def verdict(kind: str) -> Verdict:
+        hosts = fleet(kind, 2).items()
+        return judge({host: with_(each, **dict.fromkeys(why), missing=why) for host, each in hosts})
 
     def blind(kind: str) -> set[tuple[str, str]]:
-        hosts = fleet(kind, 2).items()
-        lacking = {host: with_(each, **dict.fromkeys(why), missing=why) for host, each in hosts}
-        return {(skipped.code, skipped.reason) for skipped in judge(lacking).skipped}
+        return {(skipped.code, skipped.reason) for skipped in verdict(kind).skipped}
 
     assert ("memory-enough", "memory: not read") in blind("cpu_host") & blind("h100x8")
     assert ("clocks-agree", "clock: one launcher each") in blind("cpu_host")
-    assert blind("h100x8") - blind("cpu_host") == {("kernel-log-quiet", "Xids: the kernel log needs root here")}
+    assert blind("h100x8") - blind("cpu_host") == {("kernel-log-quiet", f"Xids: {KERNEL_LOG}")}
+    # A launch tells what could be otherwise; what needs root stands in `nvrun check` and in its list.
+    at_launch, checked = "\n".join(shown(verdict("h100x8"))), [line.text for line in lines(verdict("h100x8"))]
+    assert "memory: not read" in at_launch
+    assert KERNEL_LOG not in at_launch
+    assert any(KERNEL_LOG in line for line in checked)
+    assert any(KERNEL_LOG in item.why for item in checklist(verdict("h100x8"), Job()))

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from .. import denied
 from .child import UnreadError
 from .tree import Tree
 
@@ -45,7 +46,7 @@ def records(path: str, word: bytes) -> list[str]:
     try:
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except PermissionError:
-        raise UnreadError("the kernel log needs root here (kernel.dmesg_restrict)") from None
+        raise UnreadError(denied.KERNEL_LOG) from None
     except OSError as error:
         raise UnreadError(f"{path}: {error.strerror}") from None
     found: list[str] = []
