@@ -86,8 +86,8 @@ def parse(
 ) -> Invocation:
     """The settings that hold for `argv` (without nvrun's own name and the subcommand's). `files`: the weakest first.
 
-    What a command does not take is not looked at for it, wherever it stands: a mistake there is not its matter. One
-    that works without files leaves out a file with a mistake, and a notice says so."""
+    Settings that the command does not take are not read, so that a mistake in them does not stop it. A command that
+    works without files leaves out a file with a mistake, and a notice says so."""
     more = command.own_flags if command else {}
     takes = command.takes if command else None
     left_out = []

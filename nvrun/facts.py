@@ -133,7 +133,7 @@ class Gpu(_Fact, frozen=True, kw_only=True):
     recovery_action: str | None = None
     """`none`, `reset`, `reboot`, `drain p2p`, `drain and reset`."""
     throttle_reasons: tuple[str, ...] = ()
-    """What holds the clocks down, of them `idle`; () is also where `unread` names the field."""
+    """What holds the clocks down, `idle` too. () also where it was not read: `unread` then names the field."""
     persistence: bool | None = None
     temperature_c: int | None = None
     power_w: float | None = None

@@ -43,7 +43,7 @@ class Doubt(Frozen, frozen=True, kw_only=True):
     kind: routes.Kind
     why: str
     settled: bool = False
-    """The spare failed with it as well: it was the one that stayed."""
+    """The spare failed as well: the host that stayed was the bad one."""
 
 
 class Job(Frozen, frozen=True, kw_only=True):

@@ -150,7 +150,7 @@ class RankEnd(Frozen, frozen=True, kw_only=True):
 
 
 def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:
-    """The rank that failed first, in torchrun's last attempt: what it restarted is not what the job failed of. None
+    """The rank that failed first, in torchrun's last attempt: a failure that it restarted after is not the job's. None
     where no rank failed by itself.
 
     By time where every failure has one, as all have that a launcher saw; else by order, which is that in which they

@@ -211,7 +211,7 @@ def _bound(
 
 
 def _idle(host: HostPlan, gpus: int, args: TorchrunArgs) -> Iterator[str]:
-    """A node's one rank is torchrun's default; who has several GPUs there rarely means it."""
+    """One rank a node is torchrun's default; where a node has several GPUs it is rarely meant."""
     if len(host.ranks) == 1 < gpus and host.host.slots is None and not args.is_set("nproc_per_node"):
         yield f"{host.host.name}: 1 rank, torchrun's default, but {gpus} GPUs: --nproc-per-node gpu uses all of them"
 

@@ -16,8 +16,8 @@ FIRST_STDERR_LINES = 20
 
 # What torchrun's console script does, without `-m`, which would import from the working directory (a `queue.py` there
 # kills it). Importing torch makes objects that stay: the collector looks for garbage among them ten times and finds
-# none (0.15 of 1.2 s), and taking them apart at the end is time that the job's end would wait for (0.3 s). As at
-# Python's own end nothing that fails there, a sitecustomize's function or a stream that is gone, makes it a failure.
+# none (0.15 of 1.2 s), and taking them apart at the end is time that the job's end would wait for (0.3 s). An exit
+# function or a flush that fails after a good end does not make it a failure, nor does it in Python itself.
 _TORCHRUN = (
     "import atexit,contextlib,gc,os,sys; sys.path[:1]=[p for p in sys.path[:1] if p]; "
     "gc.disable(); from torch.distributed.run import main; gc.freeze(); gc.enable(); "

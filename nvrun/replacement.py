@@ -1,8 +1,9 @@
 """After an attempt: whether the run begins again on other hosts, and on which. Pure.
 
 A host that the checks refuse is replaced before anything of the user has run, as often as there are spares. Where two
-fail together and nothing tells which is bad, a spare takes the place of the later one; fails it as well, the other was
-it. One that fails while the job runs is replaced `--node-restarts` times; a failure of the script itself is no reason.
+fail together and nothing tells which is bad, a spare takes the place of the later one; if the spare fails too, the
+other one was bad. One that fails while the job runs is replaced `--node-restarts` times; a failure of the script itself
+is no reason.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ def with_a_spare(job: Job, between: tuple[str, ...], why: str, struck_off: Mappi
 
 
 def shown_bad(job: Job, struck_off: Mapping[str, str], *, began: bool) -> list[str]:
-    """Of the hosts that are out those that are known to be bad, after an attempt of `job`. One that is out for a pair's
-    sake is known to be only where the checks let the others run: a firewall everywhere is no host's fault."""
+    """Of the hosts that are out, those that are known to be bad after an attempt of `job`. One of a pair that failed
+    together is known to be bad only once the checks let the others run: a firewall everywhere is no host's fault."""
     doubt = job.doubt
     open_ = "" if doubt is None or began else doubt.kept if doubt.settled else doubt.out.name
     return [host for host in struck_off if host != open_]

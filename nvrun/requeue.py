@@ -110,7 +110,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def left_out(asked: Asked, bad: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """What to tell the user of a job that was not started because of bad nodes; requeues it where that was asked for.
+    """Lines for the user of a job that did not start because of bad nodes. Requeues the job where that was asked for.
 
     `folder`: where the run folders are.
     """

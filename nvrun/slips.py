@@ -48,8 +48,8 @@ def check_words(invocation: Invocation, commands: Sequence[str]) -> None:
 
 
 def check_script(job: Job) -> None:
-    """The script, where it would run on this machine alone and must be here. UsageError where it is not; who waives
-    what checks find has it from them."""
+    """The script, where it would run on this machine alone and must be here. UsageError where it is not. A user who
+    waives findings hears of it from the checks."""
     options = job.options
     if job.fleet or job.script is None or options.in_ or options.setup or options.waive or options.force:
         return

@@ -44,9 +44,9 @@ class CommandLine:
 def split(argv: Sequence[str], own: Mapping[str, bool]) -> CommandLine:
     """The parts of `argv` (without nvrun's own name). `own` maps nvrun's flags to whether they take a value.
 
-    torchrun's flags may be abbreviated where torchrun allows it; nvrun's are known in full only. Of the first `--`
-    right before or right after the program nothing is seen by the program, as argparse has it.
-    Raises UsageError for an unknown or ambiguous flag, a missing value and a value that a switch cannot take.
+    torchrun's flags may be abbreviated where torchrun allows it; nvrun's are known in full only. A first `--` right
+    before or right after the program is not passed on to it; argparse does the same. Raises UsageError for an unknown
+    or ambiguous flag, a missing value and a value that a switch cannot take.
     """
     mine: list[tuple[str, str | None]] = []
     theirs: list[tuple[Flag, str | None]] = []

@@ -248,7 +248,7 @@ class _Conversation:
 
 
 def _both(first: Tried | None, second: Tried) -> Tried:
-    """The second try, with what the first was told where the second heard nothing: kernels limit the rate of refusals
+    """The second try; where it heard nothing, the answer of the first: kernels limit how often they refuse
     (icmp_ratelimit)."""
     if first is None:
         return second

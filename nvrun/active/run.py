@@ -174,7 +174,7 @@ class _Reach:
         self._asked = False
 
     def begin(self) -> None:
-        """Asks at once where somebody listens already, beside the other tests; else it is the last one: torchrun
+        """Asks at once, beside the other tests, where somebody listens already. Else this test comes last: torchrun
         listens only after it has imported torch."""
         if self._others and self._crew.heard([0], "listening", _MOMENT):
             self._listening = True

@@ -60,8 +60,8 @@ def few(pairs: Sequence[Pair], at_once: int) -> Iterator[Sequence[Pair]]:
 
 
 def again(edges: Mapping[Pair, str], hosts: Sequence[int]) -> list[Pair]:
-    """Failed edges to be tried again: each suspect with a few of the hosts that fail least, both ways; the other failed
-    edges, of pairs that are known only from each other, are among them."""
+    """What is tried again: each suspect with a few of the other hosts, both ways; those with which it failed come
+    first."""
     named = suspects({(str(a), str(b)): answer for (a, b), answer in edges.items()})
     bad = [int(name) for name in named]
     good = [host for host in hosts if host not in bad] or list(hosts)
@@ -75,8 +75,8 @@ def again(edges: Mapping[Pair, str], hosts: Sequence[int]) -> list[Pair]:
 
 
 def settled(edges: Mapping[Pair, str], second: Mapping[Pair, str]) -> dict[Pair, str]:
-    """What holds after the second try: an edge that was tried again is what it was then; a failed edge that was not is
-    well where all that was tried again of its worse host, in its direction, is well."""
+    """What holds after the second try. An edge that was tried again is as it was then. A failed edge that was not is
+    taken to be well where others of the same source or target were tried again, and all of them are well."""
     result = {**edges, **second}
     for pair, answer in edges.items():
         if answer and pair not in second:

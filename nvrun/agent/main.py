@@ -308,8 +308,8 @@ class Agent:
         return self._tasks.pids() | self.standing.pids() | (self.job.pids() if self.job else set())
 
     def spare(self) -> "set[int]":
-        """Processes that belong to the agent or to hooks, not to the job; nor does what they start, as the facts' task
-        does: torchrun may end while that still reads."""
+        """Processes of the agent and of hooks. They are not the job's, nor is what they start: the task that reads
+        facts may still do so when torchrun ends."""
         own = self._tasks.pids() | self.standing.pids() | (self.job.spare() if self.job else set())
         return own | (procs.marked(self.hook_mark, procs.HOOK_MARK) if self.hook_mark else set())
 

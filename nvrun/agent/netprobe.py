@@ -13,7 +13,7 @@ import selectors
 import socket
 import struct
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set, Union
 
 from .netserve import COUNT, DATAGRAM, DONE, ECHO, HEAD, KNOCK, PUSH, SINK, WHO, family_of
 
@@ -28,6 +28,7 @@ _LADDER = (9000, 8192, 4096, 2048, 1500, 1492, 1476, 1450, 1400, 1300, 1280, 100
 _AGAIN = (0.0, 0.15, 0.4)
 """Seconds after which datagrams that were not answered are sent (again)."""
 _MOST_PATIENT = 6.0
+"""Times `silence` that a busy host is waited for at most."""
 SILENT, STALLED, WRONG_HOST, NO_ROOM = "SILENT", "STALLED", "WRONGHOST", "NEIGHBOURSFULL"
 """Answers beside errno's names: connected and not greeted, bytes that nobody acknowledges, another host's number, no
 room in the kernel's neighbour table for the address."""
@@ -36,12 +37,12 @@ room in the kernel's neighbour table for the address."""
 def probe(request: Dict[str, Any]) -> Dict[str, Any]:
     """Tries all targets at once: host -> `ports` (port -> "" or why not), `push` and `mtu` where they were asked for.
 
-    `silence`: seconds without progress after which a connection counts as silent. What needs a process at the other end
-    has more of them the more processes want each CPU here: on such a cluster nobody answers at once.
+    `silence`: seconds without progress after which a connection counts as silent. Where a process at the other end must
+    answer, it is that many times longer as processes want each CPU here: busy hosts answer late.
     """
     secret = bytes.fromhex(request["secret"])
     selector = selectors.DefaultSelector()
-    calls: List[Any] = []
+    calls: List[Union[_Call, _Sounding]] = []
     results: Dict[str, Any] = {}
     reached: Set[int] = set()
     for target in request["targets"]:

@@ -156,8 +156,8 @@ def leftovers(mark: str, root: int, spare: Iterable[int]) -> Set[int]:
 
 def sweep(mark: str, root: int, spare: Iterable[int] = ()) -> Set[int]:
     """KILLs what is left of a run until two looks find nothing; returns what would not go (uninterruptible, most
-    likely). Two, because who was in uninterruptible wait for a moment, as the parent in vfork(2) is, shows its mark
-    only after it."""
+    likely). Two looks, because a process in uninterruptible wait, as the parent in vfork(2) is for a moment, does not
+    show its mark until that is over."""
     spared = set(spare)
     left: Set[int] = set()
     looked_clean = False

@@ -31,11 +31,16 @@ from .silence import Silence
 if TYPE_CHECKING:
     from .main import Agent
 
-_LAST_WORDS_SECONDS = 1.0  # torchrun's own banner is out 0.4 s after its last rank (measured)
+_LAST_WORDS_SECONDS = 1.0
+"""torchrun's own banner is out 0.4 s after its last rank (measured)."""
 _LEFTOVER_SECONDS = 2.0
+"""From TERM to KILL for what outlives a torchrun that ended by itself."""
 _HEARSAY_SECONDS = 0.6
+"""torchrun, which was quicker to reap a rank, tells its code within its next turn (0.1 s)."""
 _STOPPED_SECONDS = 5.0
+"""Between two looks at whether somebody stopped torchrun."""
 _TERM_SECONDS = 0.3
+"""A rank that ended by TERM waits so long for Slurm's word to the agent itself."""
 
 
 class Job:
@@ -47,8 +52,11 @@ class Job:
         self._link, self._loop = agent.link, agent.loop
         self._request = request
         self._where = where
-        self._ranks: Dict[int, Rank] = {}  # by pid
-        self._rank_of: Dict[int, Rank] = {}  # by pid, the ended ones too
+        self._environment = {**request["defaults"], **os.environ, **request["set"]}
+        self._ranks: Dict[int, Rank] = {}
+        """By pid, those that have not ended."""
+        self._rank_of: Dict[int, Rank] = {}
+        """By pid, the ended ones too."""
         self._sampler: Optional[Sampler] = None
         self._silence: Optional[Silence] = None
         self._go: Optional[Dict[str, Any]] = None
@@ -58,11 +66,9 @@ class Job:
         self._shielded = False
         self._torchrun: Optional[subprocess.Popen[bytes]] = None
         self._torchrun_pidfd = -1
-        self._unreported: Dict[
-            int, Callable[[Optional[int]], None]
-        ] = {}  # by pid: ranks whose code is still to be told
-        environment = {**request["defaults"], **os.environ, **request["set"]}
-        self._look = Look(self._loop, where.path, environment, request["cwd"])
+        self._unreported: Dict[int, Callable[[Optional[int]], None]] = {}
+        """By pid, ranks that have ended and whose code is still to be told."""
+        self._look = Look(self._loop, where.path, self._environment, request["cwd"])
         self._gate = Gate(self._loop, self._greet)
         self._greeted = 0
 
@@ -71,8 +77,7 @@ class Job:
     def start(self) -> None:
         request = self._request
         self._gate.open(request["socket"])
-        environment = {**request["defaults"], **os.environ, **request["set"]}
-        environment[procs.MARK] = request["mark"]
+        environment = {**self._environment, procs.MARK: request["mark"]}
         self._shielded = slurm.shields(environment, request["argv"])
         if self._shielded:
             environment[slurm.VARIABLE] = slurm.HANDLED
@@ -154,8 +159,7 @@ class Job:
     def path(self) -> str:
         """Where a tool of the job's is looked for: on its PATH, then beside its interpreter."""
         assert self._go is not None
-        environment = {**self._request["defaults"], **os.environ, **self._request["set"]}
-        return os.pathsep.join(filter(None, [environment.get("PATH", ""), self._go["hang"]["beside"]]))
+        return os.pathsep.join(filter(None, [self._environment.get("PATH", ""), self._go["hang"]["beside"]]))
 
     # -- the gate -------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from nvrun.model import Frozen
 
 PAIRS = 10
 SURE = 0.05
+"""p of the sign test up to which a difference is told: 9 of 10 pairs must agree."""
 _Key = tuple[Collective, int, Scope]
 
 

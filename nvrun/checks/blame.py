@@ -40,9 +40,9 @@ class Blame(NamedTuple):
 def blame(edges: Mapping[Edge, str]) -> list[Blame]:
     """Every edge that was tried -> "" or why it failed; who is to blame for the failed ones.
 
-    A host is named where everything that arrives at it, or leaves it, fails, and that is more than one edge, or others
-    succeed with the same partner; none where no host reaches any other. What is left over are pairs, each way of a
-    pair and equal targets put together.
+    A host is named where everything that arrives at it, or leaves it, fails, and either that is more than one edge or
+    others succeed with the same partner. None is named where no host reaches any other. What is left over are pairs,
+    each way of a pair and equal targets put together.
     """
     left = {edge: answer for edge, answer in edges.items() if answer}
     arriving: dict[str, list[Edge]] = {}

@@ -14,8 +14,8 @@ from nvrun.model import Finding, Frozen
 BARE_METAL_US = 50.0
 """Median round trip, in microseconds, above which operators of bare-metal clusters look for a fault."""
 _EXCESS_US = 50.0
-"""What a pair's quick round trips must lie above the others' to be named: less is a longer cable, a switch more, or
-the cores on which both ends happen to run: 27 µs were seen between healthy hosts of one machine."""
+"""By how much a pair's quick round trips must exceed the others' to be named. Less may be a longer cable, one switch
+more, or the cores on which both ends happen to run: 27 µs were seen between healthy hosts of one machine."""
 _OWN = "EMSGSIZE"
 """The sender's own kernel refuses the size (ip(7))."""
 _FULL = "NEIGHBOURSFULL"

@@ -23,10 +23,16 @@ BUSY = 50.0
 SLOW_CLOCK = 0.9
 """Of the others' median: H100s of one batch differ by 2 to 3 % under load."""
 HOT_C = 15.0
+"""Degrees above the median of the host's other GPUs. Chosen: no vendor names a limit, so it is for information only."""
 THROTTLED_SHARE, BRAKED_SHARE = 0.3, 0.1
+"""Of the samples under load, for heat by software and for any brake by hardware. Chosen; hardware brakes only for a
+fault, software for heat also on a hot day."""
 IDLE_POINTS = 25.0
+"""Percentage points of utilisation below the peers'. Chosen: ranks with equal work differ by less."""
 CONTENDED_SHARE = 0.2
+"""Of the time a rank was ready to run and had no CPU, which must be twice its peers' too. Chosen."""
 MAJOR_A_SECOND = 20.0
+"""Page faults that a disk had to serve, a second, over the whole run. Chosen: what is read once comes in a burst."""
 REPLAYS = 100
 """PCIe replays in a job; a healthy link has a few a day."""
 

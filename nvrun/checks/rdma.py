@@ -337,6 +337,7 @@ def rdma_fabric_shared(rdma: Mapping[str, tuple[RdmaPort, ...]], job: Job) -> Re
 _PKEY = re.compile(r"0x[0-9a-fA-F]{1,4}")
 _ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "local_link_integrity_errors")
 _OUTLIER, _FEW = 10, 100
+"""An error count stands out above ten times the median, and never below a hundred: a link counts some at its start."""
 
 
 @fleet_check(COUNTERS)

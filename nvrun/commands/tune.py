@@ -110,7 +110,8 @@ def profile_of(flags: Mapping[str, str]) -> Profile:
 
 
 def _of_presets(placed: Placed) -> frozenset[str]:
-    """Names that presets set: who names one has chosen, and the default that is to be beaten has them too."""
+    """Names that presets set. The user chose them with the preset, and the default that is to be beaten has them
+    too."""
     resolved = [each.variable for host in placed.environments.values() for each in host]
     return frozenset(variable.name for variable in resolved if variable.source.startswith("preset "))
 

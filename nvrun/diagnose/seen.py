@@ -92,8 +92,9 @@ def stopped(result: RunResult, slurm_job: int | None = None) -> Finding | None:
 
 
 def failed_before(ends: tuple[RankEnd, ...]) -> tuple[RankEnd, ...]:
-    """Of a run that was ended from outside: ranks that had failed before. Those are the ones of attempts that torchrun
-    itself began again, and any that a signal took which ends no job: the kernel for want of memory, a fault."""
+    """Of a run that was ended from outside: ranks that had failed before. Those are the ranks of attempts that torchrun
+    itself began again, and any that ended by a signal that is not used to end a job: SIGKILL of the kernel for want of
+    memory, a fault."""
     last = max((end.attempt for end in ends), default=0)
     return tuple(
         end

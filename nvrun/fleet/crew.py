@@ -126,8 +126,8 @@ class Crew:
         return began + trouble.limit(stage, self._job.options.connect_timeout)
 
     def facts(self, requests: Mapping[int, Body], seconds: float = FACTS_SECONDS) -> dict[int, HostFacts]:
-        """What every host is like. A host whose answer is no facts, or does not come, has all sections missing, with
-        the reason; one of which nothing at all is heard any more is not waited for, and is in `mute` then."""
+        """What every host is like. A host whose answer does not come, or is not understood, has all sections missing,
+        with the reason. A host that is heard no more is not waited for, and is in `mute` then."""
         seconds = min(seconds, FACTS_SECONDS)
         bodies = {host: {"t": "facts", "request": request, "deadline": seconds} for host, request in requests.items()}
         for host, body in bodies.items():
@@ -179,9 +179,9 @@ class Crew:
         return {host: body for host in hosts if (body := self.take(host, answer)) is not None}
 
     def answers(self, bodies: Mapping[int, Body], answer: str, timeout: float) -> dict[int, Body]:
-        """Sends each host its message; the answers of those that give one within `timeout` seconds, whoever is lost
-        meanwhile. Ended where it all ends meanwhile; after the end hosts can be asked too: who is heard no more is not
-        waited for then, and a user who asks for an end is not kept waiting."""
+        """Sends each host its message and returns the answers that come within `timeout` seconds, also where hosts are
+        lost meanwhile. Raises Ended where the run ends meanwhile. After the run's end hosts can still be asked: one
+        that is heard no more is not waited for then, and a user who asks for an end is not kept waiting."""
         over, asked = self.ending is not None, self.signals
         waiting = bodies.keys() - self.gone
         for host in waiting:

@@ -118,7 +118,7 @@ class Watch:
         return [seen[rank] for rank in sorted(seen)], ras
 
     def _host_look(self, host: int) -> judge.HostLook:
-        """A host whose answer did not come, or is none, is one of whose ranks nothing is known."""
+        """What a host saw. Where its answer did not come, or is not understood, nothing is known of its ranks."""
         body = self._answers.get(host, {"result": None, "trouble": "it did not answer in time"})
         trouble = body["trouble"]
         if not trouble:

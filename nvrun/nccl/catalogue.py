@@ -157,7 +157,7 @@ def explain(name: str) -> str:
 def native(name: str, text: str) -> str:
     """The value in the variable's own units: `4MiB` -> `4194304` for a size, other text as it is.
 
-    Raises ValueError where a size is no size: its message is what was expected.
+    Raises ValueError, with what was expected, where a size is none.
     """
     variable = find(name)
     if variable is None or variable.type != "size":

@@ -31,8 +31,8 @@ def addresses(facts: HostFacts) -> tuple[str, ...]:
 
 
 class Peers:
-    """All hosts of a job by their addresses, with what was asked of them once kept: of a thousand hosts most ask the
-    same. An address that several hosts have (docker0's, the same on every host) leads to none of them."""
+    """All hosts of a job by their addresses. Answers are kept, since of a thousand hosts most ask the same. An address
+    that several hosts have (docker0's, the same on every host) leads to none of them."""
 
     def __init__(self, known: Mapping[str, Sequence[str]]) -> None:
         """`known`: host -> its addresses (`addresses`)."""

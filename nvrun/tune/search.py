@@ -35,9 +35,11 @@ TIE = 0.01
 BETWEEN = 6
 """Trials of others between two of the default."""
 PROMISING = 8
+"""Combinations that the single options' effects promise most of and that are tried."""
 WORTH_A_JOB = 8
 """Settings for which a batch is begun: a job takes as long to start as some trials."""
 MOST_REPEATS = 6
+"""Further trials of one setting in the last round of halving, where time is left."""
 WIDTH = 3
 """Of how many settings the neighbours are tried."""
 KNOWN = 3

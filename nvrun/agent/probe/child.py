@@ -139,8 +139,8 @@ def _leave_parent(write: int, deadline: float) -> None:
 
 
 def _answers(names: tuple[str, ...], received: list[bytes], otherwise: Answer) -> dict[str, Answer]:
-    """What a child answered, a line each; `otherwise` for the call that it never came back from, and none of those
-    behind it was made."""
+    """What a child answered, a line each; `otherwise` for the call that it never came back from. The calls behind that
+    one were not made."""
     lines = b"".join(received).split(b"\n")[:-1]
     answers: dict[str, Answer] = {}
     for name, line in zip(names, lines):  # noqa: B905 - no strict= in Python 3.9
