@@ -168,11 +168,13 @@ class _Place(Frozen, frozen=True, kw_only=True):
 
 
 class _Home(Frozen, frozen=True, kw_only=True):
-    """The node whose CPUs a rank gets: that of its GPU, or the nearest that has some."""
+    """The node whose CPUs a rank gets: that of its GPU, or one of the nearest that have some."""
 
     node: int
     gpu_node: int
     why: str
+    near: tuple[int, ...] = ()
+    """Nodes that are equally near, where the GPU's own has no CPU."""
 
 
 def _beside_gpus(
@@ -187,6 +189,7 @@ def _beside_gpus(
             places[rank] = _Place(why=f"not bound: {home}")
         else:
             homes[rank] = home
+    homes = _evenly(homes, cpus)
     for nodes, ranks in _groups(facts, cpus, homes, mode).items():
         cores = cpus.interleaved(nodes)
         if mode == "exclusive" and len(cores) < len(ranks):
@@ -216,8 +219,21 @@ def _home(device: Device | None, cpus: CpuLayout) -> _Home | str:
     nearest = cpus.nearest(node)
     if not nearest:
         return f"{name} is on NUMA node {node}, which {lacking}, and no distance to another is known"
-    why = f"{name} is on NUMA node {node}, which {lacking}: nearest node {nearest[0]} instead"
-    return _Home(node=nearest[0], gpu_node=node, why=why)
+    return _Home(node=nearest[0], gpu_node=node, why=f"{name} is on NUMA node {node}, which {lacking}", near=nearest)
+
+
+def _evenly(homes: Mapping[int, _Home], cpus: CpuLayout) -> dict[int, _Home]:
+    """Ranks whose GPU has no CPU beside it: each on that of the nearest nodes with most cores for one rank more."""
+    ranks = Counter(home.node for home in homes.values() if not home.near)
+    placed: dict[int, _Home] = {}
+    for rank, home in homes.items():
+        if home.near:
+            node = max(home.near, key=lambda node: (len(cpus.cores[node]) / (ranks[node] + 1), -node))
+            ranks[node] += 1
+            why = f"{home.why}: nearest node {node} instead"
+            home = _Home(node=node, gpu_node=home.gpu_node, why=why)
+        placed[rank] = home
+    return placed
 
 
 def _groups(

@@ -126,6 +126,13 @@ def test_a_node_outside_the_cpuset_falls_back_to_the_nearest_and_says_so() -> No
     assert bound.bindings[0].memory_node == 1
 
 
+def test_ranks_whose_gpus_are_on_other_nodes_share_all_that_is_allowed() -> None:
+    """Slurm packs a job's CPUs on the first nodes: of nodes equally near none is left idle, and none is crowded."""
+    facts = machine([3, 3, 1, 1, 7, 7, 5, 5], nodes=8, cores=16, smt=1, nodes_per_socket=4, allowed=range(32))
+    assert [len(cpus) for cpus in cpus_of(bind(facts, local_ranks=8))] == [4] * 8
+    assert sorted(cpu for cpus in cpus_of(bind(facts, local_ranks=8)) for cpu in cpus) == list(range(32))
+
+
 def test_a_gpu_on_a_node_without_cpus_goes_to_the_nearest_node() -> None:
     bound = bind(machine([2], nodes=4, nodes_per_socket=2, without_cpus=[2]), local_ranks=1)
     assert cpus_of(bound) == [(16, 17, 18, 19, 20, 21, 22, 23, *range(40, 48))]
