@@ -81,7 +81,8 @@ def network(facts: HostFacts) -> str | None:
     """The network between hosts; None where RDMA or PCI devices were not read.
 
     `efa` and `gcp` by the NIC's PCI vendor, since both bring plugins that choose for themselves. Of active RDMA ports
-    the fastest decide, since storage and management ports of another kind are slower; `mixed` where these differ.
+    that the job may open the fastest decide, since storage and management ports of another kind are slower; `mixed`
+    where these differ.
     """
     if facts.pci is None or facts.rdma is None:
         return None
@@ -89,7 +90,7 @@ def network(facts: HostFacts) -> str | None:
         return "efa"
     if any(device.vendor == GOOGLE for device in facts.pci):
         return "gcp"
-    ports = [port for port in facts.rdma if port.state == "ACTIVE"]
+    ports = [port for port in facts.rdma if port.state == "ACTIVE" and port.uverbs_openable is not False]
     if not ports:
         return "ethernet on Amazon's NIC" if any(device.vendor == AMAZON for device in facts.pci) else "ethernet"
     fastest = max(port.rate_gbps or 0 for port in ports)

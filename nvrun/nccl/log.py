@@ -75,6 +75,8 @@ _ROUTE = re.compile(
 )
 _RING = re.compile(r"Channel (?P<channel>\d+)/(?P<rings>\d+) : +(?P<order>\d[\d ]*)$")
 _COUNTS = re.compile(r"(\d+) (coll|collnet|nvls|p2p) channels\b( per peer)?")
+_HCA = re.compile(r"[\w.+-]+:\d+/(?:IB|RoCE)\b")
+"""One port, alone or in the braces of a fused device: `[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}` (2.20 to 2.23)."""
 _DEVICE = re.compile(r"\[\d+\](\S+?)(?:<\d+>)?(?= |$)")
 _HCA_GDR = re.compile(r"GPU Direct RDMA (?P<state>Enabled|Disabled) for HCA \d+ '(?P<hca>[^']+)'")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\S*)")
@@ -192,7 +194,7 @@ class _Reader:
             process.facts["no_ib_device"] = True
         elif "Using" in record.message:
             devices, _, _ = record.message.partition("; OOB")
-            process.facts["hcas"] = tuple(d for d in _DEVICE.findall(devices) if d != "RO")
+            process.facts["hcas"] = tuple(_HCA.findall(devices))
             process.facts["relaxed_ordering"] = "[RO]" in devices
         self._hca_gdr(process, record.message)
 

@@ -407,3 +407,20 @@ def test_a_communicator_that_grew_is_complete_where_it_began() -> None:
     lines += log_of(0, f"{grow} parent 0x44 childCount 2 color 0 key 0 - Init COMPLETE")
     (one,) = read_log(lines).communicators
     assert (one.id, one.started, one.completed) == ("0x9", (0,), (0,))
+
+
+@pytest.mark.parametrize(
+    ("devices", "hcas"),
+    [
+        ("[0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB eno1:10.0.0.2<0>", ("mlx5_0:1/IB", "mlx5_3:1/IB")),
+        ("[0]mlx5_0:1/RoCE [1]mlx5_bond_0:1/RoCE [RO]; OOB bond0:10.0.0.2<0>", ("mlx5_0:1/RoCE", "mlx5_bond_0:1/RoCE")),
+        ("[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [2]rocep9s0:2/RoCE [RO]; OOB eth0:10.0.0.2<0>",
+         ("mlx5_0:1/RoCE", "mlx5_1:1/RoCE", "rocep9s0:2/RoCE")),
+        ("[0]mlx5_0:1/IB/SHARP [1]mlx5_3:1/IB/SHARP ; OOB ib0:10.0.0.2<0>", ("mlx5_0:1/IB", "mlx5_3:1/IB")),
+        ("[0]bnxt_re0:1/RoCE [RO]; OOB eth0:fe80::1%eth0<0>", ("bnxt_re0:1/RoCE",)),
+    ],
+)  # fmt: skip
+def test_the_devices_that_nccl_uses(devices: str, hcas: tuple[str, ...]) -> None:
+    (process,) = read_log(log_of(0, f"NET/IB : Using {devices}")).processes
+    assert process.hcas == hcas
+    assert process.relaxed_ordering == ("[RO]" in devices)
