@@ -120,13 +120,13 @@ def _rdma(fleet: Mapping[str, HostFacts], groups: Sequence[Sequence[str]]) -> di
 
 def _candidates(facts: HostFacts) -> list[RdmaPort]:
     env = facts.env or {}
-    if (
-        not (facts.gpus or facts.gpus_on_pci)
-        or env.get("NCCL_IB_DISABLE") == "1"
-        or env.get("NCCL_NET", "IB").lower() == "socket"
-    ):
+    if not (facts.gpus or facts.gpus_on_pci) or env.get("NCCL_NET", "IB").lower() == "socket":
         return []
-    ports = [port for port in facts.rdma or () if port.link_layer in ("InfiniBand", "Ethernet")]
+    if efa := _of_a_plugin(facts):
+        return efa
+    if env.get("NCCL_IB_DISABLE") == "1":
+        return []
+    ports = [port for port in facts.rdma or () if port.link_layer in VERBS]
     # Beside ports of physical functions that can be used virtual ones are for guests; a pod may have nothing else.
     if any(p.state == "ACTIVE" and p.uverbs_openable is not False and not p.is_vf for p in ports):
         ports = [port for port in ports if not port.is_vf]
@@ -141,6 +141,18 @@ def _candidates(facts: HostFacts) -> list[RdmaPort]:
         return [port for port in ports if port.state == "ACTIVE"]
     # One whose place is not told is what it is on the other hosts.
     return [port for port in ports if port in near or port.pci is None]
+
+
+VERBS = ("InfiniBand", "Ethernet")
+"""Link layers that NCCL's own transport drives; EFA says neither."""
+
+
+def _of_a_plugin(facts: HostFacts) -> list[RdmaPort]:
+    """Ports that only a network plugin can use (EFA), where NCCL would find one: all, and no NCCL_IB_* counts."""
+    plugins = facts.software.nccl_net_plugins if facts.software else ()
+    if not plugins or (facts.env or {}).get("NCCL_NET_PLUGIN", "").lower() == "none":
+        return []
+    return [port for port in facts.rdma or () if port.link_layer not in VERBS]
 
 
 def _interfaces(fleet: Mapping[str, HostFacts]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from nvrun.checks import pcie
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare
 from nvrun.checks.compare import differing, listed
-from nvrun.checks.job import Job, name_of
+from nvrun.checks.job import VERBS, Job, name_of
 from nvrun.facts import Gid, HostFacts, PciDevice, RdmaPort, Software
 from nvrun.model import Skipped
 
@@ -259,10 +259,10 @@ def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, 
             else:
                 seen = "only link-local ones" if any(map(_is_v2, port.gids)) else "none"
                 yield GID.found(f"{name} has no routable RoCE v2 GID, {seen}", subject=name)
-        if port.pci in devices:
+        if port.pci in devices and port.link_layer in VERBS:  # nothing tells what an EFA's link is by design
             yield from _lanes(port, devices[port.pci], devices)
     yield from _untold("the RoCE version of the GIDs", untyped)
-    yield from _untold("the PCIe link", [port for port in ports if port.pci not in devices])
+    yield from _untold("the PCIe link", [p for p in ports if p.pci not in devices and p.link_layer in VERBS])
 
 
 def _routable(gid: Gid) -> bool:

@@ -291,3 +291,18 @@ def test_memory_of_a_gpu_that_is_a_numa_node_may_be_the_kernels() -> None:
     assert only(grace, "gpu-busy").severity is Severity.WARNING
     h100 = judge(changed(fleet("h100x8", 2), "n02", gpu(0, memory_used=3 << 30)))
     assert only(h100, "gpu-busy").severity is Severity.ERROR
+
+
+def test_efa_is_judged_as_what_its_plugin_uses() -> None:
+    """Limits, device files and number; NCCL_IB_* and the advice for sockets are not about it."""
+    hosts = fleet("efa_h100x8", 3)
+    assert codes(judge(hosts)) == set()
+    assert only(judge(changed(hosts, "n02", section("limits", memlock_bytes=8 << 20))), "memlock-low").host == "n02"
+    fewer = judge(changed(hosts, "n02", lambda known: with_(known, rdma=(known.rdma or ())[:31])))
+    assert only(fewer, "rdma-ports-differ").host == "n02"
+    shut = judge(changed(hosts, "n02", port((hosts["n02"].rdma or ())[0].device, uverbs_openable=False)))
+    assert only(shut, "rdma-device-closed").host == "n02"
+    off = every(hosts, lambda known: with_(known, env={**(known.env or {}), "NCCL_IB_DISABLE": "1"}))
+    assert "memlock-low" in codes(judge(every(off, section("limits", memlock_bytes=8 << 20))))
+    bare = every(every(hosts, section("software", nccl_net_plugins=())), section("limits", memlock_bytes=8 << 20))
+    assert "memlock-low" not in codes(judge(bare))
