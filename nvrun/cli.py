@@ -35,41 +35,9 @@ NOT_OF_A_RUN = {
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Runs nvrun and returns its exit code: the job's own, or 2 usage, 69 unreachable or lost, 70 nvrun's own fault,
-    78 preflight refused, 124 hang, 128+n for signal n."""
+    78 preflight refused, 124 hang, 128+n for signal n. What stops it is told in a line or two."""
     try:
-        command, argv = command_of(argv)
-        if command:
-            from nvrun.commands.line import flags_first
-
-            invocation = load(flags_first(command, argv), environ, COMMANDS[command])
-        else:
-            invocation = load(argv, environ)
-        if invocation.version:
-            print(f"nvrun {__version__}")
-            return 0
-        if invocation.help:
-            from nvrun.usage import command_page, page
-
-            print(command_page(command) if command else page(invocation.help), end="")
-            return 0
-        if command is None or COMMANDS[command].words is None:
-            from nvrun.slips import check_words
-
-            check_words(invocation, tuple(COMMANDS))
-        if command:
-            _tell(invocation.notices)
-            said = importlib.import_module(f"nvrun.commands.{command}").run(invocation, environ)
-            print(_shown(said.text), end="")
-            return int(said.exit_code)
-        if invocation.options.dry_run:
-            return main(["plan", *argv], environ)
-        if not invocation.torchrun.program:
-            raise UsageError("what shall run? nvrun [flags] train.py [arguments]", hint="nvrun --help")
-        for name, instead in NOT_OF_A_RUN.items():
-            if (flag := invocation.source(name)).startswith("--"):  # as a setting for all commands it does no harm
-                raise UsageError(f"{flag} is no flag of a run", hint=instead)
-        _tell(invocation.notices)
-        return run(invocation, environ)
+        return act(argv, environ)
     except NvrunError as error:
         print(f"nvrun: {_shown(error.message)}", file=sys.stderr)
         if error.hint:
@@ -85,6 +53,43 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         print(f"nvrun: a fault of nvrun itself: {type(error).__name__}: {error}", file=sys.stderr)
         print(f"nvrun: please report it with {_keep(error)}", file=sys.stderr)
         return 70
+
+
+def act(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Runs the command or the user's program that the line names; its exit code. Raises what `main` tells."""
+    command, argv = command_of(argv)
+    if command:
+        from nvrun.commands.line import flags_first
+
+        invocation = load(flags_first(command, argv), environ, COMMANDS[command])
+    else:
+        invocation = load(argv, environ)
+    if invocation.version:
+        print(f"nvrun {__version__}")
+        return 0
+    if invocation.help:
+        from nvrun.usage import command_page, page
+
+        print(command_page(command) if command else page(invocation.help), end="")
+        return 0
+    if command is None or COMMANDS[command].words is None:
+        from nvrun.slips import check_words
+
+        check_words(invocation, tuple(COMMANDS))
+    if command:
+        _tell(invocation.notices)
+        said = importlib.import_module(f"nvrun.commands.{command}").run(invocation, environ)
+        print(_shown(said.text), end="")
+        return int(said.exit_code)
+    if invocation.options.dry_run:
+        return act(["plan", *argv], environ)
+    if not invocation.torchrun.program:
+        raise UsageError("what shall run? nvrun [flags] train.py [arguments]", hint="nvrun --help")
+    for name, instead in NOT_OF_A_RUN.items():
+        if (flag := invocation.source(name)).startswith("--"):  # as a setting for all commands it does no harm
+            raise UsageError(f"{flag} is no flag of a run", hint=instead)
+    _tell(invocation.notices)
+    return run(invocation, environ)
 
 
 def _tell(notices: Sequence[str]) -> None:

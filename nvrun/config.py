@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from nvrun import xdg
 from nvrun.errors import UsageError
 from nvrun.options import BY_NAME, OWN, SETTINGS, EnvSetting, Options, Setting, assignment
 from nvrun.textfile import written_by_others
@@ -138,12 +139,11 @@ def parse(
 
 def load(argv: Sequence[str], environ: Mapping[str, str], command: Command | None = None) -> Invocation:
     """`parse` with the files there are. The working directory's counts only where nobody else could have written it."""
-    folder = environ.get("XDG_CONFIG_HOME") or posixpath.join(environ.get("HOME", "/"), ".config")
     own = {**OWN, **(command.own_flags if command else {})}
     named = dict(split(argv, own).own).get("--config") or environ.get("NVRUN_CONFIG")
     files: list[ConfigText] = []
     notices: list[str] = []
-    for path, chosen in ((f"{folder}/nvrun/nvrun.yaml", False), (named or "nvrun.yaml", bool(named))):
+    for path, chosen in ((f"{xdg.config(environ)}/nvrun.yaml", False), (named or "nvrun.yaml", bool(named))):
         try:
             found = _file(path, chosen)
         except UsageError as error:

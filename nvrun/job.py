@@ -9,7 +9,7 @@ from typing import get_args
 
 import msgspec
 
-from nvrun import hooks, presets, shipped
+from nvrun import hooks, presets, shipped, xdg
 from nvrun.bindfile import Row, read_table
 from nvrun.binding import Mode
 from nvrun.config import Invocation
@@ -216,8 +216,7 @@ def preset_folders(environ: Mapping[str, str], paths: Collection[str] = ()) -> l
     for path in paths:
         if not Path(path).is_dir():
             raise UsageError(f"{path}: no such folder of presets (--preset-path)")
-    config = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/"), ".config")
-    return [*map(Path, paths), Path(config, "nvrun", "presets"), shipped.folder("presets")]
+    return [*map(Path, paths), xdg.config(environ) / "presets", shipped.folder("presets")]
 
 
 def _table(bind: str | None) -> Mapping[int, Row] | None:

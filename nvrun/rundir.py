@@ -23,7 +23,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from nvrun import records
+from nvrun import records, xdg
 from nvrun.agent.folder import TOKEN
 from nvrun.errors import NvrunError, UsageError
 from nvrun.hosts.nodeset import fold
@@ -211,9 +211,8 @@ def create(run_id: str, wanted: str | None, environ: Mapping[str, str], below: s
     if wanted:
         candidates = [Path(wanted).absolute()]
     else:
-        state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/"), ".local/state")
         user_temp = Path(_temp(), f"nvrun-runs-{os.getuid()}")
-        candidates = [Path.cwd() / "nvrun-runs", Path(state, "nvrun", "runs"), user_temp]
+        candidates = [Path.cwd() / "nvrun-runs", xdg.state(environ) / "runs", user_temp]
     troubles = []
     for parent in candidates:
         try:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nvrun import records
+from nvrun import records, xdg
 from nvrun.agent.folder import ENDS
 from nvrun.agent.procs import stat
 from nvrun.errors import UsageError
@@ -123,8 +123,7 @@ def remember(job: Job, run_id: str, path: Path, started: float, environ: Mapping
 
 def index(environ: Mapping[str, str]) -> Path:
     """The folder of the user's index."""
-    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/"), ".local/state")
-    return Path(state, "nvrun", "index")
+    return xdg.state(environ) / "index"
 
 
 def known(environ: Mapping[str, str]) -> Iterator[Remembered]:
@@ -156,8 +155,7 @@ def resolve(word: str, environ: Mapping[str, str]) -> Run:
     if "/" in word or (word and here.is_dir()):
         if not here.is_dir():
             raise UsageError(f"{word}: no such folder")
-        folder = here.resolve()
-        return Run(path=folder, remembered=next((each for each in known(environ) if Path(each.path) == folder), None))
+        return _at(here.resolve(), environ)
     fitting = [each for each in known(environ) if each.id.startswith(word)] if word else []
     if len(fitting) > 1 and fitting[0].id != word:
         ids = ", ".join(each.id for each in fitting[:5])
@@ -172,8 +170,7 @@ def _latest(environ: Mapping[str, str]) -> Run:
     """That of ./nvrun-runs: the newest of all may be another job's, of another folder. Else the newest of all."""
     here = Path("nvrun-runs", LATEST)
     if here.is_dir():
-        folder = here.resolve()
-        return Run(path=folder, remembered=next((each for each in known(environ) if Path(each.path) == folder), None))
+        return _at(here.resolve(), environ)
     own = (each for each in known(environ) if not each.measures)
     newest = next((each for each in own if Path(each.path).is_dir()), None)
     if newest is not None:
@@ -182,6 +179,10 @@ def _latest(environ: Mapping[str, str]) -> Run:
         "there is no run yet: none in ./nvrun-runs, none in the index",
         hint="nvrun runs lists rounds of bench and tune too; such a one is meant only where it is named",
     )
+
+
+def _at(folder: Path, environ: Mapping[str, str]) -> Run:
+    return Run(path=folder, remembered=next((each for each in known(environ) if Path(each.path) == folder), None))
 
 
 def _there(entry: Remembered) -> Run:

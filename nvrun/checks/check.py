@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nvrun.checks.code import Code
-from nvrun.facts import HostFacts
+from nvrun.facts import SECTIONS
 from nvrun.model import Finding, Skipped
 
 Results = Iterator[Finding | Skipped]
 _Function = TypeVar("_Function", bound=Callable[..., Results])
 
-SECTIONS = frozenset(HostFacts.__struct_fields__) - {"version", "host", "missing", "seconds"}
+_FACTS = frozenset((*SECTIONS, "clock_offset_s", "clock_error_s"))
 _OF_ONE_HOST = frozenset({"host", "facts", "job"})
 _OF_ALL_HOSTS = frozenset({"fleet", "groups", "job"})
 
@@ -64,7 +64,7 @@ def _register(codes: tuple[Code, ...], others: frozenset[str], *, across: bool) 
     def register(function: _Function) -> _Function:
         name = function.__name__.replace("_", "-")
         parameters = tuple(inspect.signature(function).parameters)
-        unknown = [parameter for parameter in parameters if parameter not in SECTIONS | others]
+        unknown = [parameter for parameter in parameters if parameter not in _FACTS | others]
         if unknown:
             raise TypeError(f"check {name} asks for {', '.join(unknown)}: neither a section of HostFacts nor context")
         if not codes or (__doc__ and not function.__doc__):  # -OO leaves no docstring, not even this module's
@@ -79,7 +79,7 @@ def _register(codes: tuple[Code, ...], others: frozenset[str], *, across: bool) 
                 codes=codes,
                 function=function,
                 parameters=parameters,
-                sections=tuple(parameter for parameter in parameters if parameter in SECTIONS),
+                sections=tuple(parameter for parameter in parameters if parameter in _FACTS),
                 across=across,
             )
         )

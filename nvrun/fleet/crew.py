@@ -105,7 +105,8 @@ class Crew:
             self.end("unreachable", 69)
             raise Ended
         asked = time.time()
-        for host, (body, arrived) in self.ask_all({"t": "ping"}, "pong", HELLO_SECONDS).items():
+        pings: dict[int, Body] = {host: {"t": "ping"} for host in self.hosts}
+        for host, (body, arrived) in self.ask(pings, "pong", HELLO_SECONDS).items():
             self.offsets[host] = (body["time"] - (asked + arrived) / 2, (arrived - asked) / 2)
 
     def arrive(self) -> None:
@@ -141,9 +142,6 @@ class Crew:
             self.mute |= waiting - set(answers) if now > deadline else set()
         silent = {"result": None, "trouble": f"no answer: nothing is heard from it for {MUTE_AFTER:g} s"}
         return {host: self._facts(host, answers.get(host, silent)) for host in bodies}
-
-    def ask_all(self, body: Body, answer: str, timeout: float) -> dict[int, tuple[Body, float]]:
-        return self.ask(dict.fromkeys(self.hosts, body), answer, timeout)
 
     def ask(self, bodies: Mapping[int, Body], answer: str, timeout: float) -> dict[int, tuple[Body, float]]:
         """Sends each host its message and waits for its `answer`: (body, when it arrived). Ended where it all ended."""

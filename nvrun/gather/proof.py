@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from nvrun import xdg
+
 SECRET = "NVRUN_SECRET"
 SHORTEST = 16
 """Characters of NVRUN_SECRET: a shorter one can be guessed from one recorded proof."""
@@ -102,8 +104,7 @@ def ways(environ: Mapping[str, str]) -> Ways:
 
 
 def secret_file(environ: Mapping[str, str]) -> Path:
-    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/"), ".local/state")
-    return Path(state, "nvrun", "secret")
+    return xdg.state(environ) / "secret"
 
 
 def _file_key(path: Path) -> bytes:

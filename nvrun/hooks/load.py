@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, get_type_hints
 
-from nvrun import shipped
+from nvrun import shipped, xdg
 from nvrun.errors import UsageError
 from nvrun.hooks.executable import executable
 from nvrun.hooks.model import Hook, Option, Shown
@@ -70,8 +70,7 @@ def load(texts: Sequence[str], environ: Mapping[str, str]) -> tuple[Hook, ...]:
 def folders(environ: Mapping[str, str]) -> list[Path]:
     """Where hooks are looked for by name: the user's own, then those that come with nvrun. Never the working
     directory: nothing runs because it lies there."""
-    config = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/"), ".config")
-    return [Path(config, "nvrun", "hooks"), shipped.folder("hooks")]
+    return [xdg.config(environ) / "hooks", shipped.folder("hooks")]
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
