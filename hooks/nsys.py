@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, Frozen, HookFailed, Job, LastCommand, Option, chosen, inside, log_folder
+from nvrun.hooks import Contribution, Frozen, HookFailed, Job, LastCommand, Option, asked, chosen, inside, log_folder
 from nvrun.options import choice, ranks, text
 from nvrun.plan import HostPlan, Plan
 from nvrun.rundir import file_name
@@ -99,12 +99,10 @@ def _enter(plan: Plan, host: HostPlan, options: Options) -> tuple[str, ...]:
 
 
 def around(job: Job, options: Options) -> Generator[None, None, None]:
-    wanted = chosen(job.plan, options.ranks)
-    if not wanted and not job.plan.whole:
-        yield  # the nvrun of another node has them
-        return
+    wanted = asked(job.plan, options.ranks)
     if not wanted:
-        raise HookFailed(f"ranks: the job has {job.plan.world_size} ranks, none of them chosen")
+        yield
+        return
     hosts = {host.host.name for host, _ in wanted}
     looked = job.on_hosts(["sh", "-c", f'command -v nsys && mkdir -p "$NVRUN_FOLDER/{FOLDER}"'], hosts=hosts)
     missing = [name for name, done in looked.items() if not done.ok]

@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, Frozen, HookFailed, Job, Option, chosen, inside, log_folder
+from nvrun.hooks import Contribution, Frozen, Job, Option, asked, chosen, inside, log_folder
 from nvrun.options import ranks, switch, whole
 from nvrun.plan import HostPlan, Plan
 
@@ -51,12 +51,10 @@ def _wish(host: HostPlan, plan: Plan, rank: int, options: Options) -> dict[str, 
 
 
 def around(job: Job, options: Options) -> Generator[None, None, None]:
-    wanted = chosen(job.plan, options.ranks)
-    if not wanted and not job.plan.whole:
-        yield  # the nvrun of another node has them
-        return
+    wanted = asked(job.plan, options.ranks)
     if not wanted:
-        raise HookFailed(f"ranks: the job has {job.plan.world_size} ranks, none of them chosen")
+        yield
+        return
     hosts = {host.host.name for host, _ in wanted}
     inside.put(job, FOLDER, hosts)
     yield

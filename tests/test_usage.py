@@ -1,4 +1,4 @@
-"""The help pages and shell completion."""
+"""The help pages, and the completion that is made from the same tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 
 from nvrun import runs
 from nvrun.commands import COMMANDS
+from nvrun.completion import completion
 from nvrun.errors import UsageError
 from nvrun.options import OWN
 from nvrun.torchrun_flags import FLAGS
-from nvrun.usage import command_page, completion, page
+from nvrun.usage import command_page, page
 
 
 def test_the_first_page_is_one_screen() -> None:

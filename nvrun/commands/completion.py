@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nvrun.commands import Said
+from nvrun.completion import completion
 from nvrun.config import Invocation
 from nvrun.errors import UsageError
-from nvrun.usage import completion
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -18,14 +18,14 @@ from nvrun.errors import NvrunError
 from nvrun.facts import HostFacts
 from nvrun.hooks import inside
 from nvrun.hooks.load import load
-from nvrun.hooks.model import Completed, Contribution, Hook, HookFailed, Job, Option, chosen, log_folder
+from nvrun.hooks.model import Completed, Contribution, Hook, HookFailed, Job, Option, asked, chosen, log_folder
 from nvrun.meanings import means
 from nvrun.model import EnvVar, Finding, Frozen, Severity
 from nvrun.plan import Echoed, LastCommand, Plan
 
 __all__ = ["Completed", "Contribution", "Echoed", "EnvVar", "Finding", "Frozen", "Hook", "HookFailed", "Job",
-           "LastCommand", "Option", "Severity", "chosen", "contributions", "inside", "load", "log_folder", "means",
-           "wrapped"]  # fmt: skip
+           "LastCommand", "Option", "Severity", "asked", "chosen", "contributions", "inside", "load", "log_folder",
+           "means", "wrapped"]  # fmt: skip
 
 
 def contributions(hooks: Sequence[Hook], plan: Plan, facts: Mapping[int, HostFacts]) -> Contribution:

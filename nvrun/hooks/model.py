@@ -167,6 +167,14 @@ def log_folder(host: HostPlan, plan: Plan) -> str:
     return host.folder or f"nvrun-runs/{plan.run_id}/logs/{host.host.name}"
 
 
+def asked(plan: Plan, ranks: Sequence[int] | str) -> list[tuple[HostPlan, int]]:
+    """`chosen`; none where the nvrun of another node has them. HookFailed where the job has none of them."""
+    wanted = chosen(plan, ranks)
+    if not wanted and plan.whole:
+        raise HookFailed(f"ranks: the job has {plan.world_size} ranks, none of them chosen")
+    return wanted
+
+
 def chosen(plan: Plan, ranks: Sequence[int] | str) -> list[tuple[HostPlan, int]]:
     """(host, rank) of the ranks that an option named; those that the run does not have are passed over."""
     return [(host, rank.rank) for host in plan.hosts for rank in host.ranks if ranks == "all" or rank.rank in ranks]
