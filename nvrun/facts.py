@@ -260,6 +260,7 @@ class RdmaPort(_Fact, frozen=True, kw_only=True):
     sm_lid: int | None = None
     gids: tuple[Gid, ...] = ()
     pkeys: tuple[str, ...] = ()
+    """By their place in the table; `0x0000` = none there."""
     netdev: str | None = None
     pci: str | None = None
     numa_node: int | None = None

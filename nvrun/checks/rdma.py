@@ -77,7 +77,7 @@ GID = declare(
     why="connections fail with work completion error 12 or time out in ibv_modify_qp",
     remedy="give the port's interface an IPv4 address: its RoCE v2 GID appears by itself (show_gids)",
     source="https://github.com/NVIDIA/nccl/issues/426; NCCL user guide, NCCL_IB_GID_INDEX",
-    depends="RoCE ports in the plan only",
+    depends="RoCE ports in the plan only; not judged where NCCL_IB_GID_INDEX names another entry",
     real=False,
 )
 PKEY = declare(
@@ -237,7 +237,9 @@ def _one(values: Sequence[float | None]) -> float | None:
 
 
 @check(RATE, GID, PCIE)
-def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, ...], job: Job) -> Results:
+def rdma_ports_fit(
+    host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, ...], facts: HostFacts, job: Job
+) -> Results:
     """RDMA ports of the plan run at full rate, with an address and all their PCIe lanes."""
     ports = [port for port in job.ports_of(host, rdma) if port.state == "ACTIVE"]
     if not ports:
@@ -246,6 +248,7 @@ def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, 
     for port in ports:
         best[port.hca_type or ""] = max(best.get(port.hca_type or "", 0.0), port.rate_gbps or 0.0)
     devices = {device.address: device for device in pci}
+    pinned = job.env.get(host, facts.env or {}).get("NCCL_IB_GID_INDEX", "").strip()
     untyped: list[RdmaPort] = []
     for port in ports:
         name = name_of(port)
@@ -253,7 +256,8 @@ def rdma_ports_fit(host: str, rdma: tuple[RdmaPort, ...], pci: tuple[PciDevice, 
             yield RATE.found(
                 f"{name}: {port.rate_gbps:g} Gb/s, others of this host have {best[port.hca_type or '']:g}", subject=name
             )
-        if port.link_layer == "Ethernet" and not any(map(_routable, port.gids)):
+        chosen = any(str(gid.index) == pinned for gid in port.gids)  # by the user: lint says what it is
+        if port.link_layer == "Ethernet" and not chosen and not any(map(_routable, port.gids)):
             if any(_far(gid) and not gid.type for gid in port.gids):
                 untyped.append(port)
             else:

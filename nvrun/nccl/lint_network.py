@@ -84,7 +84,7 @@ def gid_index(given: Given) -> Iterator[Finding]:
     index, setting = given.number("NCCL_IB_GID_INDEX"), given.settings.get("NCCL_IB_GID_INDEX")
     if setting is None or index is None or index < 0:
         return
-    gids = [{gid.index: gid.type for gid in port.gids}.get(index, "") for port in given.active_ports or () if port.gids]
+    gids = [{gid.index: gid.type for gid in port.gids}.get(index, "") for port in given.ports or () if port.gids]
     right_here = bool(gids) and all("v2" in kind for kind in gids)
     if given.from_("2.21"):
         yield found(
@@ -103,13 +103,13 @@ def gid_index(given: Given) -> Iterator[Finding]:
                 f"{name} has no effect beside NCCL_IB_GID_INDEX={index}",
                 remedy=setting.removal,
             )
-    for port in given.active_ports or ():
+    for port in given.ports or ():
         gid = {gid.index: gid for gid in port.gids}.get(index)
         if port.link_layer == "Ethernet" and port.gids and (gid is None or "v2" not in gid.type):
             yield found(
                 setting,
                 "nccl-gid-index-wrong",
-                ERROR,
+                ERROR if gid is None else WARNING,  # in one flat network RoCE v1 works
                 f"GID {index} of {port.device} is {gid.type if gid else 'empty'}, not RoCE v2",
                 expected=f"one of {', '.join(str(g.index) for g in port.gids if 'v2' in g.type) or 'none'}",
                 host=given.facts.host if given.facts else None,
@@ -118,7 +118,7 @@ def gid_index(given: Given) -> Iterator[Finding]:
 
 def traffic_class(given: Given) -> Iterator[Finding]:
     """A RoCE traffic class on pure InfiniBand."""
-    layers = {port.link_layer for port in given.active_ports or ()}
+    layers = {port.link_layer for port in given.ports or ()}
     if layers == {"InfiniBand"}:
         for name in ("NCCL_IB_TC", "NCCL_IB_FIFO_TC"):
             if (given.number(name) or 0) > 0:
@@ -129,6 +129,42 @@ def traffic_class(given: Given) -> Iterator[Finding]:
                     f"{name} is used on Ethernet ports only; all RDMA ports here are InfiniBand",
                     remedy=f"{given.settings[name].removal}; the service level is NCCL_IB_SL",
                 )
+
+
+def partition(given: Given) -> Iterator[Finding]:
+    """A partition key where its place in the table is wanted, or a place that holds none."""
+    index = given.number("NCCL_IB_PKEY")
+    if not index:
+        return
+    setting = given.settings["NCCL_IB_PKEY"]
+    tables = [port for port in given.ports or () if port.link_layer == "InfiniBand" and port.pkeys]
+    if index >= _LIMITED_KEY:
+        places = {at for port in tables for at, key in enumerate(port.pkeys) if _same_key(key, index)}
+        yield found(
+            setting,
+            "nccl-pkey-index-wrong",
+            ERROR,
+            f"NCCL_IB_PKEY is a place in the port's table of keys, and {setting.value} is a key itself",
+            right=str(places.pop()) if len(places) == 1 else None,
+        )
+    elif lacking := [port for port in tables if index >= len(port.pkeys)]:
+        yield found(
+            setting,
+            "nccl-pkey-index-wrong",
+            ERROR,
+            f"{lacking[0].device} has {len(lacking[0].pkeys)} P_Key(s), so none at place {index}",
+            expected=f"0 to {len(lacking[0].pkeys) - 1}",
+            host=given.facts.host if given.facts else None,
+        )
+
+
+_LIMITED_KEY = 0x7FFF
+"""The default partition's key of a limited member: what is as large is a key, for a table has up to 128 places."""
+
+
+def _same_key(text: str, key: int) -> bool:
+    """Without bit 15, which tells full members from limited ones."""
+    return text.startswith("0x") and int(text, 16) & 0x7FFF == key & 0x7FFF
 
 
 def queue_pairs(given: Given) -> Iterator[Finding]:
@@ -209,6 +245,7 @@ NETWORK_RULES = (
     sockets_beside_rdma,
     ib_without_ib,
     gid_index,
+    partition,
     traffic_class,
     queue_pairs,
     out_of_band,

@@ -94,6 +94,8 @@ LINT = (
      "unset it: NCCL finds the GID itself from 2.21 on", _NCCL),
     ("nccl-gid-index-wrong", "a GID index that is not the RoCE v2 one there", "RDMA connections fail or stall",
      "unset it: NCCL finds the GID itself from 2.21 on", _NCCL),
+    ("nccl-pkey-index-wrong", "a partition key where its place in the table is wanted", "queue pairs cannot be made",
+     "NCCL_IB_PKEY=0 is the first key; /sys/class/infiniband/HCA/ports/1/pkeys has them by place", _NCCL),
     ("nccl-adaptive-routing-off", "a threshold above every message", "InfiniBand's adaptive routing is never used",
      "remove NCCL_IB_AR_THRESHOLD", _NCCL),
     ("nccl-chunk-capped", "a chunk larger than its buffer allows", "NCCL takes 1/8 of NCCL_BUFFSIZE",

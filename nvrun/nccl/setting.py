@@ -90,6 +90,15 @@ class Given:
         return tuple(port for port in self.facts.rdma if port.state == "ACTIVE" and port.link_layer in layers)
 
     @property
+    def ports(self) -> tuple[RdmaPort, ...] | None:
+        """Of the active ports those that this job may open and that NCCL_IB_HCA leaves; None where nobody read them."""
+        wanted = parse.device_list(self.text("NCCL_IB_HCA") or "^")
+        active = self.active_ports
+        return active and tuple(
+            port for port in active if port.uverbs_openable is not False and wanted.takes(port.device, port.port)
+        )
+
+    @property
     def plugin(self) -> str | None:
         """The network plugin that would be loaded, and which has rules of its own; None where none is known of."""
         plugins = self.facts.software.nccl_net_plugins if self.facts and self.facts.software else ()

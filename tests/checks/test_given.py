@@ -8,7 +8,7 @@ import pytest
 
 from nvrun.checks import pcie
 from nvrun.checks.grown import growth
-from nvrun.facts import Gpu, GpuProcess, HostFacts, PciDevice, Xid
+from nvrun.facts import Gid, Gpu, GpuProcess, HostFacts, PciDevice, Xid
 from nvrun.model import Severity
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.nics import compute_nics, hca_lists
@@ -306,3 +306,13 @@ def test_efa_is_judged_as_what_its_plugin_uses() -> None:
     assert "memlock-low" in codes(judge(every(off, section("limits", memlock_bytes=8 << 20))))
     bare = every(every(hosts, section("software", nccl_net_plugins=())), section("limits", memlock_bytes=8 << 20))
     assert "memlock-low" not in codes(judge(bare))
+
+
+@pytest.mark.parametrize(("pinned", "found"), [("", {"roce-gid-missing"}), ("0", set()), ("7", {"roce-gid-missing"})])
+def test_who_pins_a_gid_of_version_1_means_it(pinned: str, found: set[str]) -> None:
+    def flat(known: HostFacts) -> HostFacts:
+        gid = Gid(index=0, gid="fe80:0000:0000:0000:0000:00ff:fe00:0001", type="IB/RoCE v1")
+        env = {**(known.env or {}), **({"NCCL_IB_GID_INDEX": pinned} if pinned else {})}
+        return with_(known, env=env, rdma=tuple(with_(one, gids=(gid,)) for one in known.rdma or ()))  # type: ignore[no-any-return]
+
+    assert codes(judge(every(fleet("a100x8_nps4", 2), flat))) == found

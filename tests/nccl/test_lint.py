@@ -28,6 +28,7 @@ def host(
     interfaces: tuple[str, ...] = ("eth0", "ib0", "lo"),
     nvswitch: bool | None = True,
     gids: tuple[Gid, ...] = (),
+    pkeys: tuple[str, ...] = (),
 ) -> HostFacts:
     """A host with HCAs (name -> link layer), interfaces that are up, and two GPUs."""
     links = () if nvswitch is None else (NvLink(link=0, active=True, remote_type="switch" if nvswitch else "gpu"),)
@@ -37,7 +38,7 @@ def host(
             Gpu(index=i, uuid=f"GPU-{i}", name="NVIDIA H200", pci="0000:01:00.0", nvlinks=links) for i in (0, 1)
         ),
         rdma=tuple(
-            RdmaPort(device=device, port=1, link_layer=layer, state="ACTIVE", gids=gids)
+            RdmaPort(device=device, port=1, link_layer=layer, state="ACTIVE", gids=gids, pkeys=pkeys)
             for device, layer in (hcas or {}).items()
         ),
         network=Network(
@@ -374,6 +375,29 @@ def test_gid_index_against_the_table() -> None:
     assert lint({"NCCL_IB_GID_INDEX": "3"}, facts=facts, nccl="2.19.3") == []
     (right,) = lint({"NCCL_IB_GID_INDEX": "3"}, facts=facts, nccl="2.27.5")
     assert right.severity == INFO
+
+
+def test_only_the_tables_of_ports_in_use_count() -> None:
+    """Storage on RoCE beside InfiniBand, or a management port without that entry, is nothing to NCCL."""
+    table = (Gid(index=0, gid="fe80::1", type="IB/RoCE v1"),)
+    facts = host(hcas={"mlx5_0": "InfiniBand", "mlx5_bond_0": "Ethernet"}, gids=table)
+    pinned = {"NCCL_IB_GID_INDEX": "3", "NCCL_IB_HCA": "=mlx5_0"}
+    assert not coded(lint(pinned, facts=facts, nccl="2.19.3"), "nccl-gid-index-wrong")
+    empty = coded(lint({"NCCL_IB_GID_INDEX": "3"}, facts=facts, nccl="2.19.3"), "nccl-gid-index-wrong")
+    assert empty[0].severity == ERROR
+    version_1 = coded(lint({"NCCL_IB_GID_INDEX": "0"}, facts=facts, nccl="2.19.3"), "nccl-gid-index-wrong")
+    assert version_1[0].severity == WARNING
+    assert coded(lint({"NCCL_IB_TC": "106", "NCCL_IB_HCA": "=mlx5_0"}, facts=facts), "nccl-no-effect")
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [("0", None), ("1", None), ("0x8001", "export NCCL_IB_PKEY=1"), ("32769", "export NCCL_IB_PKEY=1"),
+     ("0x8005", "unset NCCL_IB_PKEY"), ("2", "unset NCCL_IB_PKEY")],
+)  # fmt: skip
+def test_a_partition_is_named_by_its_place(value: str, remedy: str | None) -> None:
+    findings = lint({"NCCL_IB_PKEY": value}, facts=host(hcas=IB, pkeys=("0x7fff", "0x8001")))
+    assert [(each.code, each.remedy) for each in findings] == ([("nccl-pkey-index-wrong", remedy)] if remedy else [])
 
 
 def test_hosts_that_must_agree_or_differ() -> None:

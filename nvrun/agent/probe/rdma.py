@@ -111,8 +111,11 @@ def _gids(tree: Tree, folder: str) -> list[dict[str, Any]]:
 
 
 def _pkeys(tree: Tree, folder: str) -> list[str]:
-    keys = (tree.text(f"{folder}/pkeys/{slot}") for slot in tree.entries(f"{folder}/pkeys"))
-    return [key for key in keys if key and key.strip("0x")]
+    """By their place in the table, up to the last one in use: a partition that was left leaves 0x0000 behind."""
+    keys = [tree.text(f"{folder}/pkeys/{slot}") or "0x0000" for slot in tree.entries(f"{folder}/pkeys")]
+    while keys and not keys[-1].strip("0x"):
+        keys.pop()
+    return keys
 
 
 def _netdev(tree: Tree, device_folder: str, port: int, gids: list[dict[str, Any]]) -> str | None:

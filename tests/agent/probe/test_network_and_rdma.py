@@ -142,6 +142,8 @@ def test_rdma_ports(tmp_path: Path) -> None:
         f"{IB}/mlx5_10/ports/1/gids/1": zero,
         f"{IB}/mlx5_10/ports/1/pkeys/0": "0xffff",
         f"{IB}/mlx5_10/ports/1/pkeys/1": "0x0000",
+        f"{IB}/mlx5_10/ports/1/pkeys/2": "0x8001",
+        f"{IB}/mlx5_10/ports/1/pkeys/3": "0x0000",
         f"{IB}/mlx5_10/ports/1/counters/link_downed": "3",
         f"{IB}/mlx5_10/device/infiniband_verbs/uverbs4/dev": "231:196",
         f"{IB}/mlx5_10/device/net/ib4/dev_port": "0",
@@ -164,7 +166,8 @@ def test_rdma_ports(tmp_path: Path) -> None:
     assert (two["netdev"], two["pci"], two["numa_node"], two["is_vf"]) == ("ens10f1np1", "0000:2a:00.1", 1, True)
     assert (two["traffic_class"], two["uverbs"], two["uverbs_openable"]) == (106, "/dev/infiniband/uverbs2", False)
     assert (ten["device"], ten["netdev"], ten["lid"], ten["firmware"]) == ("mlx5_10", "ib4", 0x65, "28.39.1002")
-    assert (ten["pkeys"], ten["counters"], ten["uverbs_openable"]) == (["0xffff"], {"link_downed": 3}, True)
+    assert ten["pkeys"] == ["0xffff", "0x0000", "0x8001"]
+    assert (ten["counters"], ten["uverbs_openable"]) == ({"link_downed": 3}, True)
     assert [gid["index"] for gid in ten["gids"]] == [0]
     assert (software["pci"], software["rate_gbps"], software["uverbs"]) == (None, 2.5, None)
 
