@@ -161,6 +161,15 @@ def ranks(value: str) -> tuple[int, ...] | Literal["all"]:
     return tuple(sorted(chosen))
 
 
+def parameters(value: str) -> float:
+    """The size of a model: `7B`, `350M`, `1.3e9` -> how many parameters."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]{1,2})?)\s*([KMBT]?)", value.strip(), re.IGNORECASE)
+    number = float(found[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[found[2].upper()] if found else 0.0
+    if number < 1:
+        raise ValueError("a number of parameters such as 350M or 7B")
+    return number
+
+
 def assignment(value: str) -> tuple[str, str | None]:
     """`NAME=VALUE` -> (name, value); `NAME` -> (name, None), copied from the launcher's environment."""
     name, equals, content = value.partition("=")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from nvrun.environment import setting_of
 from nvrun.errors import UsageError
 from nvrun.facts import HostFacts
 from nvrun.model import EnvVar, Frozen
+from nvrun.options import parameters
 from nvrun.preset_file import Preset, PresetVariable, holds, read
 from nvrun.preset_fit import REQUIREMENTS, misfit
 from nvrun.textfile import written_by_others
@@ -115,13 +115,13 @@ def fitting(presets: Iterable[Preset], hosts: Sequence[HostFacts]) -> tuple[Fit,
 
 def for_model_size(text: str) -> str:
     """The preset for a model of `7B`, `350M` or `1.3e9` parameters. Raises UsageError for other text."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]{1,2})?)\s*([KMBT]?)", text.strip(), re.IGNORECASE)
-    parameters = float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()] if match else 0
-    if parameters < 1:
-        raise UsageError(f"--model-size {text}: expected a number of parameters such as 350M or 7B")
-    if parameters < MODEL_SIZES[0][1]:
+    try:
+        wanted = parameters(text)
+    except ValueError as error:
+        raise UsageError(f"--model-size {text}: expected {error}") from None
+    if wanted < MODEL_SIZES[0][1]:
         return MODEL_SIZES[0][0]
-    return next(name for name, most in MODEL_SIZES[1:] if parameters <= most)
+    return next(name for name, most in MODEL_SIZES[1:] if wanted <= most)
 
 
 def variables(preset: Preset, *, versions: Mapping[str, str | None], run_dir: str = "") -> tuple[EnvVar, ...]:

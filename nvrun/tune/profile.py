@@ -12,6 +12,7 @@ from nvrun.bench.model import COLLECTIVES, Collective, Point, Record, collective
 from nvrun.errors import UsageError
 from nvrun.model import Frozen
 from nvrun.nccl.parse import scaled
+from nvrun.options import parameters
 
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 """Bytes of DistributedDataParallel's first bucket and of the others (bucket_cap_mb = 25)."""
@@ -19,7 +20,6 @@ GRADIENT_BYTES = 2
 """bfloat16."""
 MOST_POINTS = 6
 """Sizes that are measured: the ones that carry most bytes."""
-_PARAMETERS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 _TRACE_NAMES: Mapping[str, Collective] = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -59,11 +59,12 @@ def seconds(profile: Profile, records: Sequence[Record]) -> float | None:
 
 def of_model(text: str) -> Profile:
     """DistributedDataParallel's buckets for a model of `7B` or `350M` parameters with bfloat16 gradients."""
-    match = _PARAMETERS.fullmatch(text.strip())
-    factor = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-    total = int(float(match[1]) * factor[match[2].upper()] * GRADIENT_BYTES) if match else 0
+    try:
+        total = int(parameters(text) * GRADIENT_BYTES)
+    except ValueError as error:
+        raise UsageError(f"--model-size {text}: expected {error}") from None
     if total < 1024:
-        raise UsageError(f"--model-size {text}: expected a number of parameters such as 350M or 7B")
+        raise UsageError(f"--model-size {text}: its gradients are {total} bytes, too few to tune for")
     counts: Counter[Point] = Counter()
     first = min(total, FIRST_BUCKET)
     counts[Point(collective="all_reduce", bytes=first)] += 1
