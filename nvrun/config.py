@@ -216,7 +216,8 @@ def _from_environment(environ: Mapping[str, str], takes: Collection[str] | None)
             yield _Given(setting, setting.variable, part, setting.variable)
 
 
-_OTHERS = {"NVRUN_CONFIG", "NVRUN_NODE_RANK", "NVRUN_NODE_COUNT", "NVRUN_RESTART_COUNT"}
+_OTHERS = {"NVRUN_CONFIG", "NVRUN_RUN_ID", "NVRUN_NODE_RANK", "NVRUN_NODE_COUNT", "NVRUN_LOCAL_WORLD_SIZES",
+           "NVRUN_RESTART_COUNT"}  # fmt: skip
 """No settings, or what nvrun tells ranks: an nvrun inside a job has them."""
 
 

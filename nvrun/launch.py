@@ -44,6 +44,15 @@ HOST_LOST = means(
     "out meanwhile: --exclude HOST",
     source="nvrun's own heartbeats: one every 2 s",
 )
+STEP_ENDED = means(
+    "step-ended",
+    "srun, or its step on all nodes, ended while ranks ran",
+    read="the end of srun, and what it said at last",
+    why="all ranks of the job end with their step; it says nothing about a node",
+    remedy="scancel of the step or the job, a time limit, a preemption, a killed srun: scontrol show job, sacct -j and "
+    "slurmctld's log say which",
+    source="srun(1); scancel(1)",
+)
 TORCHRUN_KILLED = means(
     "torchrun-killed",
     "torchrun itself was ended by a signal on a host",
@@ -255,6 +264,10 @@ class Launch:
         return [self._watch.finding] if self._watch and self._watch.finding else []
 
     def _losses(self) -> Iterable[Finding]:
+        if self._lost and self._is_the_step():
+            yield Finding(code=STEP_ENDED, severity=Severity.ERROR, message=self._step_ended(),
+                          remedy=MEANINGS[STEP_ENDED].remedy, confidence=0.9)  # fmt: skip
+            return
         for name, why in self._lost.items():
             message = f"{name} was lost {'before' if self.plan is None else 'while'} its ranks ran: {why}"
             remedy = there(MEANINGS[HOST_LOST].remedy, name)
@@ -267,9 +280,17 @@ class Launch:
         if ending.by in ("rank", "torchrun") and self._lost and not self._is_the_step():
             (name, why), *_ = self._lost.items()
             return Ending(by="lost", exit_code=69, message=f"lost {name}: {why}")
+        if ending.by == "lost" and self._lost and self._is_the_step():
+            return Ending(by="lost", exit_code=ending.exit_code, message=self._step_ended())
         if ending.by == "rank" and (first := first_failure(self._ends)):  # another may have been heard sooner
             return Ending(by="rank", exit_code=shell_code(first.code or 0), message=ending.message)
         return ending
+
+    def _step_ended(self) -> str:
+        """In its own words, which all of its hosts have."""
+        names, when = self._crew.names, "before" if self.plan is None else "while"
+        whole = f"on all {len(names)} nodes" if len(names) > 1 else f"on {names[0]}"
+        return f"srun's step {whole} ended {when} its ranks ran: {next(iter(self._lost.values()))}"
 
     def _is_the_step(self) -> bool:
         """A step of srun that ends, or does not even start, as a whole says nothing about any of its nodes."""

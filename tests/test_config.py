@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from nvrun import config
 from nvrun.config import ConfigText, Invocation, parse
 from nvrun.errors import UsageError
+from nvrun.model import Host
 from nvrun.options import OWN, SETTINGS, EnvSetting, Options, Setting
+from nvrun.plan import Site, build
 from nvrun.torchrun import split
 from nvrun.torchrun_flags import FLAGS
 
@@ -208,6 +210,12 @@ def test_variables_are_checked_and_misspelt_ones_shown() -> None:
         "NVRUN_CONECT_TIMEOUT is ignored: there is no such setting; did you mean NVRUN_CONNECT_TIMEOUT?"
     ]
     assert len(invocation.notices) == 1
+    site = Site(host=Host(name="a"), ranks=1, python="/p", folder="/f", address="10.0.0.1")
+    plan = build(run_id="r", args=invocation.torchrun, sites=[site], fleet=True, cwd="/", master_port=1, grace=1.0,
+                 lost_after=1.0)  # fmt: skip
+    told = [variable.name for variable in plan.hosts[0].env if variable.name.startswith("NVRUN_")]
+    assert len(told) == 5
+    assert of("t.py", **dict.fromkeys(told, "1")).notices == (), "an nvrun inside a job"
     assert of("t.py", NVRUN_NPROC_PER_NODE="2", NVRUN_NODE_RANK="1").notices == (
         "NVRUN_NPROC_PER_NODE is ignored: a flag of torchrun; give --nproc-per-node or PET_NPROC_PER_NODE",
     )

@@ -83,6 +83,24 @@ def test_one_rank_that_works_is_enough(works: Look) -> None:
     assert isinstance(judge(ranks(look(), look(), works), silent=600), Moves)
 
 
+@pytest.mark.parametrize(
+    ("state", "words", "remedy"),
+    [("T", "stopped by somebody (SIGSTOP)", "kill -CONT 7"), ("t", "held by a debugger", "/proc/7/status"),
+     ("D", "in uninterruptible wait", "dmesg")],
+)  # fmt: skip
+@pytest.mark.parametrize("frames", [ALL_REDUCE, EVALUATE, ()], ids=["in the collective", "elsewhere", "unseen"])
+def test_a_rank_that_the_kernel_does_not_run_is_the_cause(
+    state: str, words: str, remedy: str, frames: tuple[Place, ...]
+) -> None:
+    held = look(frames, state=state, trouble="" if frames else "py-spy is not installed")
+    said = judge(ranks(look(), look(), look(state="S"), held), silent=600)
+    assert isinstance(said, Hang)
+    assert f"rank 3 on b is {words}" in said.finding.message
+    assert said.finding.subject == "rank 3"
+    assert remedy in said.finding.remedy
+    assert isinstance(judge(ranks(look(below_cpu=1.0), held), silent=600), Moves), "another works"
+
+
 def test_a_busy_wait_and_a_thread_that_polls_are_no_work() -> None:
     assert told(look(own_cpu=1.0, io=2000.0), POLLS)[1] == "rank 1"
 

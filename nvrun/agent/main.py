@@ -35,7 +35,7 @@ class Agent:
         self.signals = slurm.Signals(self.loop, os.environ)
         self.job: Optional[Job] = None
         self.folder: Optional[folder.Folder] = None
-        self._mark_fd = mark_fd
+        self._mark, self._mark_fd = "", mark_fd
         self._keeper = os.getppid()
         self._held: Optional[netcheck.Held] = None
         self.hook_mark = ""
@@ -88,7 +88,8 @@ class Agent:
         trouble = "host-no-folder"
         try:
             if message["folder"]:
-                os.write(self._mark_fd, ("%s.%d" % (message["run"], self.link.host)).encode())
+                self._mark = "%s.%d" % (message["run"], self.link.host)
+                os.write(self._mark_fd, self._mark.encode())
                 run, where = message["run"], message["folder"]
                 self.folder = folder.prepare(where, message["token"], message["name"], run, self.link.host)
                 path, shared = self.folder
@@ -313,6 +314,11 @@ class Agent:
         own = self._tasks.pids() | self.standing.pids() | (self.job.spare() if self.job else set())
         return own | (procs.marked(self.hook_mark, procs.HOOK_MARK) if self.hook_mark else set())
 
+    def end_what_is_left(self) -> None:
+        """Where somebody has killed the keeper nobody sweeps behind this process: hooks, and what they started."""
+        if os.getppid() != self._keeper:
+            procs.sweep(self._mark, os.getpid())
+
 
 def _raised_at(error: BaseException) -> str:
     """File and line. By hand: importing `traceback` takes a descriptor, and there may be none."""
@@ -331,6 +337,7 @@ def main(into: int, out: int) -> None:
         sys.stderr.write("the agent: %s: %s (%s)\n" % (type(error).__name__, error, _raised_at(error)))
         code = 1
     agent.standing.end_all()
+    agent.end_what_is_left()
     if agent.folder and not agent.job:  # made for a job that never started
         folder.remove(agent.folder)
     if agent.hook_mark:

@@ -39,7 +39,8 @@ def look(request: Dict[str, Any], ranks: Dict[int, int]) -> Dict[str, Any]:
     """`ranks`: rank -> pid. `request`: `seconds` (whole), `path` (where py-spy is looked for), `ras` (an address, or
     None).
 
-    -> `ranks`: rank -> `pid`, `samples`, `threads` (name, share of the samples with this very stack, frames from the
+    -> `ranks`: rank -> `pid`, `state` (a letter of proc(5), where it was the same before and after), `samples`,
+    `threads` (name, share of the samples with this very stack, frames from the
     innermost on), `own_cpu` and `below_cpu` (CPUs used by its process, and used or waited for below it), `starved`
     (share of the time that it was ready to run and had no CPU), `faults` (page faults a second), `io` (bytes read and
     written a second, None where the kernel does not tell), `trouble` (why there are no threads); `ras`: NCCL's answer
@@ -48,6 +49,7 @@ def look(request: Dict[str, Any], ranks: Dict[int, int]) -> Dict[str, Any]:
     counts = [ras.ask(request["ras"])] if request["ras"] else []
     program = shutil.which("py-spy", path=request["path"])
     before = {rank: _used(pid) for rank, pid in ranks.items()}
+    states = {rank: _state(pid) for rank, pid in ranks.items()}
     began = time.monotonic()
     watched = {rank: _Watched(program, pid, int(request["seconds"])) for rank, pid in ranks.items()}
     if not program:
@@ -56,7 +58,8 @@ def look(request: Dict[str, Any], ranks: Dict[int, int]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for rank, pid in ranks.items():
         seen = watched[rank].result(deadline)
-        found[str(rank)] = {"pid": pid, **seen, **_rates(before[rank], _used(pid), time.monotonic() - began)}
+        found[str(rank)] = {"pid": pid, "state": states[rank] if states[rank] == _state(pid) else "",
+                            **seen, **_rates(before[rank], _used(pid), time.monotonic() - began)}  # fmt: skip
     counts += [ras.ask(request["ras"])] if request["ras"] else []
     return {"ranks": found, "ras": counts}
 
@@ -198,6 +201,11 @@ def _stat(pid: int) -> "Optional[Tuple[int, int, int]]":
         minor, major, user, system, of_ended, system_of_ended = (int(fields[at]) for at in (7, 9, 11, 12, 13, 14))
         return minor + major, user + system, of_ended + system_of_ended
     return None
+
+
+def _state(pid: int) -> str:
+    found = procs.stat(pid)
+    return found.state if found else ""
 
 
 def _waited(pid: int) -> float:

@@ -46,6 +46,12 @@ _unreachable(
     "the host is overloaded, out of memory, or waits for a dead file server: look at its console",
 )
 _unreachable(
+    "host-dropped",
+    "the connection ended before the agent spoke, and nothing tells how its command ended",
+    "its sshd's log (journalctl -u ssh), an idle timeout or a firewall between, a reboot: uptime there",
+    source="RFC 4254, 6.10: exit-status is sent where the command has ended by itself",
+)
+_unreachable(
     "host-key-unknown",
     "the host's key is not in known_hosts",
     "ssh-keyscan -H HOST >> ~/.ssh/known_hosts, once you know that the key is right",
@@ -89,6 +95,12 @@ _unreachable(
     "the --in command starts nothing on the host",
     "try it there by hand: is the program there, and the image?",
     source="execve(2)",
+)
+_unreachable(
+    "host-input-read",
+    "a start file of the login shell reads the input that is for the agent",
+    "read, cat and their like in ~/.bashrc, or in what it sources, only in a terminal: [ -t 0 ]",
+    source="bash(1), INVOCATION: bash reads ~/.bashrc where sshd started it",
 )
 _unreachable(
     "host-no-python",

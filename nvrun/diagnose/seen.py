@@ -13,7 +13,12 @@ from nvrun.nccl.log_line import clean, cut_lines, read_record, text
 
 STOPPED = "run-stopped"
 WARNINGS = 4
-_ENDS = {"host-lost": Stage.HARDWARE, "torchrun-killed": Stage.HOST, "torchrun-failed": Stage.SYMPTOM}
+_ENDS = {
+    "host-lost": Stage.HARDWARE,
+    "step-ended": Stage.HARDWARE,
+    "torchrun-killed": Stage.HOST,
+    "torchrun-failed": Stage.SYMPTOM,
+}
 """What the launcher found as the job ended, and not by a look at the hosts -> how near to a root it is."""
 _STAGES = {
     **_ENDS,

@@ -292,7 +292,7 @@ class Crew:
             self._unreachable(host, trouble.ended(self.names[host], stage, words, self._start))
         else:
             self.gone.add(host)
-            self._lost(host, f"its connection ended{': ' + words if words else ''}")
+            self._lost(host, f"its connection ended{trouble.tail(words)}")
 
     def _lost(self, host: int, why: str) -> None:
         if self.listener:

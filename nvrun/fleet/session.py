@@ -15,6 +15,7 @@ from nvrun.fleet.bundle import bundle
 from nvrun.fleet.link import Link, Unreachable, no_room
 from nvrun.fleet.replies import Body as Body
 from nvrun.fleet.start import STAGE
+from nvrun.fleet.trouble import GARBLED
 
 BEAT_SECONDS = 2.0
 _NO_THREAD = "can't start new thread"
@@ -148,7 +149,7 @@ class Session:
         except OSError as error:
             words = str(error)
         except (ValueError, RecursionError, MemoryError) as error:
-            words = f"its answer is not understood: {error}"
+            words = f"{GARBLED}: {error}"
             link.close()
         else:
             words = ""

@@ -91,6 +91,8 @@ def explain(said: str, name: str, login: str | None = None) -> Explained | None:
 
 
 def without_chatter(said: str) -> str:
-    """ssh's words without what it tells at LogLevel VERBOSE about a connection that went well."""
+    """The words without what ssh tells at LogLevel VERBOSE about a connection that went well, and what srun says where
+    the cluster binds no CPUs."""
     chatter = r"Authenticated to |Transferred: |Bytes per second: |Warning: Permanently added "
+    chatter += "|srun: cluster configuration lacks support for cpu binding"
     return "\n".join(line for line in said.splitlines() if not re.match(chatter, line))

@@ -29,7 +29,16 @@ _SAY = r"""_nvrun_say() { printf '\n\002ffffs.%s %s\n' "$1" "${SLURMD_NODENAME-}
 _REFUSE = r"""_nvrun_refuse() { printf '\n\002ffffj.{"t":"refused","code":"%s","node":"%s","why":"%.700s"}\n'"""
 _REFUSE += r""" "$1" "${SLURMD_NODENAME-}" "$2"; exit 1; }; """
 
-COMMAND = ("sh", "-c", r'printf "\n\002ffffs.shell %s\n" "$SLURMD_NODENAME"; IFS= read -r line; eval "$line"')
+_FIRST = ": nvrun; "
+"""How the line that `COMMAND` reads begins: where a start file of the login shell has read it, another comes."""
+COMMAND = (
+    "sh",
+    "-c",
+    r'printf "\n\002ffffs.shell %s\n" "$SLURMD_NODENAME"; IFS= read -r line; '
+    rf'case $line in "{_FIRST}"*) eval "$line";; *) printf '
+    r'"\n\002ffffj.{\"t\":\"refused\",\"code\":\"host-input-read\",\"node\":\"%s\",\"why\":\"\"}\n" '
+    r'"$SLURMD_NODENAME";; esac',
+)
 
 # $1 is the loader, the others are interpreters, best first: the first that has torch is taken, else the first there is.
 # Its prefix's site-packages and PYTHONPATH are looked at by name; nothing is run for it.
@@ -123,7 +132,7 @@ def argv(start: Start) -> list[str]:
 def line(start: Start) -> bytes:
     """What `COMMAND` reads first: one line of sh."""
     guard = _SAY + _REFUSE + _NO_BASH if start.setup else ""
-    return f"{guard}exec {' '.join(map(_word, argv(start)))}\n".encode()
+    return f"{_FIRST}{guard}exec {' '.join(map(_word, argv(start)))}\n".encode()
 
 
 def interpreters(environment: Mapping[str, str], wanted: str | None, own: str) -> tuple[str, ...]:

@@ -27,7 +27,14 @@ SECONDS: Mapping[Stage, float] = {
 """How long a stage may last; for `connecting` and `connected` beyond --connect-timeout. Slurm may run a prolog, a
 set-up load modules from a slow file system, a container its image; a Python there takes seconds, too."""
 
-_LINES = 5
+GARBLED = "its answer is not understood"
+_AT_WORK: Mapping[Stage, str] = {
+    "shell": "its agent was started",
+    "setup": "--setup ran",
+    "in": "--in ran",
+    "python": "its agent came up",
+}
+_LINES, _LINE_LENGTH = 5, 200
 _PYTHON_HINT = "--python PATH names the host's interpreter, --setup CMD prepares its environment"
 
 
@@ -48,9 +55,15 @@ def refused(name: str, code: str, why: str, said: str, start: Start) -> Unreacha
         )
     if code == "host-setup-failed":
         return Unreachable(
-            f"{name}: --setup failed ({why}){_tail(_without_end(said))}",
+            f"{name}: --setup failed ({why}){tail(_without_end(said))}",
             code=code,
             hint="try it there in bash; what only login shells have (module, conda) needs: source /etc/profile",
+        )
+    if code == "host-input-read":
+        return Unreachable(
+            f"{name}: a start file of its login shell reads the input that is for the agent",
+            code=code,
+            hint="in ~/.bashrc or what it sources there: read, cat and their like only in a terminal ([ -t 0 ])",
         )
     if code == "host-in-failed":
         return _in_failed(name, "no such program there", said, start)
@@ -58,9 +71,17 @@ def refused(name: str, code: str, why: str, said: str, start: Start) -> Unreacha
 
 
 def ended(name: str, stage: Stage, said: str, start: Start) -> Unreachable:
-    """The connection ended before the agent spoke. `said` ends with "(ended with N)" where that is known."""
+    """The connection ended before the agent spoke. `said` ends with "(ended with N)" where that is known; where it is
+    not, the command itself may have been well."""
     if stage in ("connected", "connecting") and (known := ssh_words.explain(said, name)):
         return Unreachable(f"{name}: {known.cause}", code=known.code, hint=known.hint)
+    if stage in _AT_WORK and _dropped(said):
+        return Unreachable(
+            f"{name}: its connection ended while {_AT_WORK[stage]}{tail(said)}",
+            code="host-dropped",
+            hint=f"does this stay? {start.there(name, 'sleep 60')}; then its sshd's log says who ended it, or the "
+            "network between",
+        )
     if stage == "setup":
         return refused(name, "host-setup-failed", "it ended the shell", said, start)
     if stage == "in":
@@ -68,12 +89,18 @@ def ended(name: str, stage: Stage, said: str, start: Start) -> Unreachable:
     if "Unknown option: -I" in said:
         why = "needs Python 3.9 or newer, found Python 2 (it does not know -I)"
         return refused(name, "host-old-python", why, said, start)
+    if stage == "connected" and said.endswith("(ended with 0)"):
+        return Unreachable(
+            f"{name}: its login shell ended and did not run the command{tail(_without_end(said))}",
+            code="host-no-agent",
+            hint="a line of its start files (~/.bashrc) exits, runs another program or has its own exec or printf",
+        )
     what = {
         "python": "its Python died at once",
         "shell": "the start ended early",
     }.get(stage, "the command did not run there")
     return Unreachable(
-        f"{name}: {what}{_tail(said) or ': the connection ended'}",
+        f"{name}: {what}{tail(said) or ': the connection ended'}",
         code="host-no-agent",
         hint=_PYTHON_HINT if stage == "python" else start.there(name, "true"),
     )
@@ -92,7 +119,8 @@ def late(name: str, stage: Stage, seconds: float, said: str, start: Start) -> Un
         "connected": (
             "logged in, but its login shell runs no command",
             "host-no-agent",
-            f"a line of its start files (~/.bashrc) waits, or its home folder hangs: ssh -t {quoted} bash --norc",
+            "a line of its start files (~/.bashrc) waits or sends the output elsewhere (exec >), or its home folder "
+            f"hangs: ssh -t {quoted} bash --norc",
         ),
         "setup": ("--setup has not ended", "host-setup-failed", "does it wait for something? It gets no input"),
         "in": (f"--in {start.within} has not started anything", "host-in-failed", "try it there by hand"),
@@ -102,15 +130,22 @@ def late(name: str, stage: Stage, seconds: float, said: str, start: Start) -> Un
             "an interpreter on a dead file system, a full process table, or an MTU black hole on the way there",
         ),
     }[stage if stage != "shell" else "python"]
-    return Unreachable(f"{name}: {cause} in {seconds:.3g} s{_tail(said)}", code=code, hint=hint)
+    return Unreachable(f"{name}: {cause} in {seconds:.3g} s{tail(said)}", code=code, hint=hint)
 
 
 def _in_failed(name: str, why: str, said: str, start: Start) -> Unreachable:
     return Unreachable(
-        f"{name}: --in {start.within}: {why}{_tail(said if why == 'it ended' else _without_end(said))}",
+        f"{name}: --in {start.within}: {why}{tail(said if why == 'it ended' else _without_end(said))}",
         code="host-in-failed",
         hint=start.there(name, f"{start.within} true"),
     )
+
+
+def _dropped(said: str) -> bool:
+    """Whether it was the connection that ended: sshd tells how a command ended (RFC 4254, 6.10), the ssh program why a
+    connection did."""
+    untold = not re.search(r"\(ended with -?\d+\)$", said) and not said.startswith(GARBLED)
+    return untold or bool(re.search(r"closed by remote host|send disconnect: |^Timeout, server ", said, re.MULTILINE))
 
 
 def _without_end(said: str) -> str:
@@ -118,8 +153,9 @@ def _without_end(said: str) -> str:
     return re.sub(r" ?\(ended with -?\d+\)$", "", said)
 
 
-def _tail(said: str) -> str:
-    """The last lines of what came, as the end of a sentence. Control characters of a host are not for a terminal."""
+def tail(said: str) -> str:
+    """The last lines of what came, on one and as the end of a sentence. Control characters of a host are not for a
+    terminal."""
     clean = re.sub(r"[^\x20-\x7e\n\x85\xa0-\U0010ffff]", " ", ssh_words.without_chatter(said))
-    lines = [" ".join(line.split()) for line in clean.splitlines() if line.strip()]
+    lines = [" ".join(line.split())[:_LINE_LENGTH] for line in clean.splitlines() if line.strip()]
     return ": " + " | ".join(lines[-_LINES:]) if lines else ""

@@ -101,6 +101,8 @@ class Look(msgspec.Struct, frozen=True):
     faults: float
     io: float | None
     trouble: str
+    state: str = ""
+    """A letter of proc(5), where it was the same before and after."""
 
 
 class HostLook(msgspec.Struct, frozen=True):
@@ -155,6 +157,8 @@ def judge(
         return Moves("NCCL's operations go on")
     late = [rank for each in after if (rank := _members(each, living, nodes))]
     dark = tuple(dict.fromkeys((each.host, why) for each in living if (why := _dark(each.look))))
+    if held := [each for each in living if each.look and each.look.state in _HELD]:
+        return Hang(_finding(_by_state(held), seen, silent))
     if dark or not living:
         if late and not any(_dark_and_busy(each) for each in living):
             return Hang(_finding(_by_ras(late[0], after[0]), living, silent))
@@ -203,6 +207,36 @@ class _Told(NamedTuple):
     message: str
     confidence: float
     lines: tuple[str, ...] = ()
+    remedy: str = ""
+    """Where it differs from what is to be done about ranks that go another way."""
+
+
+_HELD = {
+    "T": ("stopped by somebody (SIGSTOP)", "there: kill -CONT {pids}", 0.95),
+    "t": ("held by a debugger", "detach it; there: grep TracerPid /proc/{pid}/status names it", 0.9),
+    "D": (
+        "in uninterruptible wait: a file system, a disk or a driver does not answer",
+        "there: cat /proc/{pid}/stack (as root), dmesg -T; does ls of the job's file systems hang, or nvidia-smi?",
+        0.8,
+    ),
+}
+"""State of a process (proc(5)) that is not its program's doing -> how it is told, what to do, how certain it is."""
+
+
+def _by_state(held: Sequence[Seen]) -> _Told:
+    """Whoever the kernel does not run is waited for, wherever in its program it is."""
+    looks = [(each, each.look) for each in held if each.look]
+    first = min((look.state for _, look in looks), key=list(_HELD).index)
+    alike = [(each, look) for each, look in looks if look.state == first]
+    words, remedy, confidence = _HELD[first]
+    who = [each for each, _ in alike]
+    pids = [str(look.pid) for _, look in alike]
+    return _Told(
+        tuple(each.rank for each in who),
+        f"{_who(who)} {'are' if len(who) > 1 else 'is'} {words}",
+        confidence,
+        remedy=remedy.format(pid=pids[0], pids=" ".join(pids)),
+    )
 
 
 def _by_stacks(seen: Sequence[Seen]) -> _Told | None:
@@ -294,6 +328,8 @@ def _finding(told: _Told, seen: Sequence[Seen], silent: float) -> Finding:
     remedy = "what makes that rank go another way: a branch on the rank, uneven data, a lock, a file it waits for?"
     if not missing:
         remedy = "Xids, link errors and NCCL's warnings of the hosts; whether all ranks mean the same group"
+    if told.remedy:
+        remedy = told.remedy
     return Finding(
         code=HANGS,
         severity=Severity.ERROR,

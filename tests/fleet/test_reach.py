@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable
@@ -81,6 +82,24 @@ def test_noise_of_login_scripts(lab: Lab) -> None:
     with changed_file(lab.path("a", lab.home()) / ".bashrc", noise):
         assert set(gather(lab, "--hosts", "a,b")["hello"]) == {"a", "b"}
         assert set(gather(lab, "--hosts", "a,b", "--ssh", "openssh")["hello"]) == {"a", "b"}
+
+
+def test_start_files_that_get_in_the_way(lab: Lab) -> None:
+    bad = {
+        "a": ("read -t 1 x; echo $x", "host-input-read", "reads the input that is for the agent"),
+        "b": ("exit 0", "host-no-agent", "its login shell ended and did not run the command"),
+        "c": ("exec >/dev/null", "host-no-agent", "its login shell runs no command in 3 s"),
+    }
+    with contextlib.ExitStack() as stack:
+        for host, (text, _, _) in bad.items():
+            stack.enter_context(changed_file(lab.path(host, f"/run/home/{host}.rc"), f"{text}\n"))
+        choose = "[ ! -e /run/home/$(hostname).rc ] || . /run/home/$(hostname).rc\n"
+        stack.enter_context(changed_file(lab.path("a", lab.home()) / ".bashrc", choose))
+        answer = gather(lab, "--hosts", "a,b,c", "--connect-timeout", "3")
+    for host, (_, code, words) in bad.items():
+        assert finding(answer, host)[0] == code, answer
+        assert words in finding(answer, host)[1]
+    assert "(exec >)" in finding(answer, "c")[2]
 
 
 def test_noise_of_sitecustomize(lab: Lab, tmp_path: Path) -> None:

@@ -137,8 +137,21 @@ def test_a_setup_shows_its_last_lines() -> None:
     assert found.message == "h: --setup failed (exit 3): line 4 | line 5 | line 6 | line 7 | line 8"
 
 
+@pytest.mark.parametrize("said", ["", "Loading cuda/12", "client_loop: send disconnect: Broken pipe (ended with 255)"])
+def test_a_connection_that_ends_is_not_the_fault_of_what_ran_over_it(said: str) -> None:
+    stages: tuple[trouble.Stage, ...] = ("shell", "setup", "in", "python")
+    for stage in stages:
+        found = trouble.ended("h", stage, said, START)
+        assert found.code == "host-dropped"
+        assert found.message.startswith("h: its connection ended while ")
+    assert trouble.ended("h", "setup", f"{said} (ended with 1)", START).code != "host-dropped" or "255" in said
+    assert trouble.ended("h", "python", f"{trouble.GARBLED}: no message", START).code == "host-no-agent"
+
+
 def test_words_of_a_host_are_harmless_on_a_terminal() -> None:
-    found: Unreachable = trouble.ended("h", "python", "\x1b[2J\x1b]0;title\x07Fatal\tPython error\x00", START)
+    found: Unreachable = trouble.ended(
+        "h", "python", "\x1b[2J\x1b]0;title\x07Fatal\tPython error\x00\n(ended with 1)", START
+    )
     assert "\x1b" not in found.message
     assert "\x07" not in found.message
     assert "Fatal Python error" in found.message
@@ -150,7 +163,7 @@ def test_the_remedy_goes_the_way_that_the_host_is_reached() -> None:
     ways: list[routes.Kind] = ["ssh", "local", "srun", "rsh"]
     by_hand = {f"h{n}": routes.by_hand(Host(name=f"h{n}"), kind, rsh) for n, kind in enumerate(ways)}
     start = Start(pythons=("python3",), within="podman exec x", by_hand=by_hand)
-    assert [trouble.ended(name, "in", "", start).hint for name in by_hand] == [
+    assert [trouble.ended(name, "in", "(ended with 1)", start).hint for name in by_hand] == [
         "ssh h0 podman exec x true",
         "podman exec x true",
         "srun --nodelist=h2 podman exec x true",

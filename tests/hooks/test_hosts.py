@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from tests.lab.lab import Lab, wait_for
-from tests.spine.jobs import NVRUN, command
+from tests.spine.jobs import NVRUN, command, kind
 
 pytestmark = pytest.mark.lab
 
@@ -64,7 +65,8 @@ def test_through_srun(slurm_lab: Lab, place: Path) -> None:
     assert done.stderr.count("34464 bytes more") + done.stdout.count("34464 bytes more") == 4
 
 
-def test_nothing_is_left_of_a_before_part_when_nvrun_is_killed(lab: Lab, place: Path) -> None:
+@pytest.mark.parametrize("who", ["nvrun", "keeper"])
+def test_nothing_is_left_of_a_before_part_when_somebody_is_killed(lab: Lab, place: Path, who: str) -> None:
     text = CALL.format(place=place) + "sleep 95.75 & sleep 95.75\n"
     argv = [
         *NVRUN,
@@ -80,13 +82,24 @@ def test_nothing_is_left_of_a_before_part_when_nvrun_is_killed(lab: Lab, place: 
     running = lab.popen(argv, env={"PYTHONPATH": str(Path(__file__).parents[2])}, cwd=str(place))
     with running:
         wait_for(lambda: len(moments(place)) == 2 and bool(lab.pids("a", "95.75")), "the hook on both hosts")
-        running.send_signal(signal.SIGKILL)
+        if who == "nvrun":
+            running.send_signal(signal.SIGKILL)
+        for host in "ab" if who == "keeper" else "":
+            os.kill(keeper(lab, host), signal.SIGKILL)
         running.communicate()
     wait_for(lambda: not lab.pids("a", "95.75") and not lab.pids("b", "95.75"), "the end of the hook on both hosts")
     (run,) = [
         path.name for path in (place / "runs").iterdir() if path.name != "latest" and not path.name.startswith(".")
     ]
     wait_for(lambda: not list(Path("/tmp/nvrun-0").glob(f"hook-{run}.*")), "removal of the program")
+
+
+def keeper(lab: Lab, host: str) -> int:
+    """The outermost process of the agent there."""
+    living = lab.processes(host)
+    agents = {process.pid: process for process in living if "nvrun-agent/boot.py" in " ".join(process.argv)}
+    (found,) = [process.pid for process in living if kind(process, agents) == "keeper"]
+    return found
 
 
 def test_undone_where_it_had_begun(lab: Lab, place: Path) -> None:

@@ -145,7 +145,8 @@ ENDS = (
     End("a rank exits with 37", Job.go, 37, "rank", 5.0, (*FAILED, "exited with 37"), way="srun",
         actions=("daemon", "wait", "fail:3:37", "sleep")),
     End("kill -9 of nvrun", kill_nvrun, None, None, 5.0, way="srun", looked_back=KILLED),
-    End("kill -9 of srun", kill_srun, 69, "lost", 5.0, ("lost a",), way="srun"),
+    End("kill -9 of srun", kill_srun, 69, "lost", 5.0, ("srun's step on all 2 nodes ended while its ranks ran",),
+        way="srun"),
     End("scancel of the batch job", cancel, None, "signal", 5.0, way="sbatch",
         looked_back=r"It was ended by SIGTERM to nvrun.*: scancel of job \d+, a time limit"),
 )  # fmt: skip
