@@ -29,6 +29,8 @@ MUTE_AFTER = 5.0
 """Seconds without a heartbeat (one every 2 s) after which a host that is only looked at is waited for no longer."""
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which the user is told whom nvrun no longer hears."""
+LINK_ENDED = "its connection ended"
+"""Why a host is lost, with its last words behind a colon where there are any."""
 _STOPPED_SECONDS = 5.0
 _ONE_SIGNAL_SECONDS = 0.2
 """Slurm's time limit sends SIGTERM twice within 5 ms (measured on 22.05); nobody presses Ctrl-C twice so quickly."""
@@ -292,7 +294,7 @@ class Crew:
             self._unreachable(host, trouble.ended(self.names[host], stage, words, self._start))
         else:
             self.gone.add(host)
-            self._lost(host, f"its connection ended{trouble.tail(words)}")
+            self._lost(host, f"{LINK_ENDED}{trouble.tail(words)}")
 
     def _lost(self, host: int, why: str) -> None:
         if self.listener:

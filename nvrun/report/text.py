@@ -99,13 +99,14 @@ def environment_lines(environments: Mapping[str, Sequence[Resolved]], linted: Se
 
 def result_lines(result: RunResult, folder: str, page: str) -> Iterator[str]:
     """How it ended; nothing where there is nothing to say. `page`: why it failed; empty where that is not known."""
-    yield from finding_lines(finding for finding in result.findings if finding.message not in page)
+    told = _unwrapped(page)
+    yield from finding_lines(finding for finding in result.findings if _unwrapped(finding.message) not in told)
     first = result.first_failure
     if first:
         yield f"nvrun: rank {first.rank} on {first.host} (local rank {first.local_rank}) {ended(first.code)}"
         if not page:
             yield from (f"    {line}" for line in first.tail)
-    elif result.message:
+    elif result.message and _unwrapped(result.message) not in told:
         yield f"nvrun: {result.message}"
     for host, dropped in sorted(result.console_dropped.items()):
         yield f"nvrun: {dropped} bytes of {host}'s output were not shown here; its files in {folder} have them"
@@ -117,6 +118,10 @@ def result_lines(result: RunResult, folder: str, page: str) -> Iterator[str]:
         yield f"All of it in one archive, for those who help: nvrun bundle {result.run_id}"
     elif result.ended_by in FAILURES:
         yield f"nvrun: why, and what to do: nvrun diagnose {result.run_id} (logs in {folder})"
+
+
+def _unwrapped(text: str) -> str:
+    return " ".join(text.split())
 
 
 def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:

@@ -9,7 +9,8 @@ from nvrun.diagnose.page import LINES, WIDTH, one_page
 from nvrun.diagnose.python_error import START, shortened
 from nvrun.diagnose.scan import Source
 from nvrun.facts import HostFacts, Software
-from nvrun.model import Finding, RankEnd, Severity
+from nvrun.model import Finding, RankEnd, RunResult, Severity
+from nvrun.report.text import result_lines
 
 END = RankEnd(rank=12, host="gpu02", local_rank=4, pid=4711, code=-9, at=1.0)
 
@@ -32,6 +33,16 @@ def test_the_page_says_who_why_and_what_to_do() -> None:
     assert "NCCL warned before" in lines
     assert "Changed since the preflight" in lines
     assert lines[-1] == "Logs: runs/x/logs"
+
+
+def test_what_the_page_says_is_said_once() -> None:
+    message = "srun's step on all 2 nodes ended: " + "task 1: Killed | " * 9 + "ended with 137"
+    finding = Finding(code="step-ended", severity=Severity.ERROR, message=message)
+    result = RunResult(run_id="r", ended_by="lost", exit_code=69, started=1.0, seconds=2.0, message=message,
+                       findings=(finding,))  # fmt: skip
+    said = "\n".join(result_lines(result, "runs/r", one_page([finding], first=None, logs="runs/r/logs")))
+    assert said.count("ended with 137") == 1
+    assert "\n".join(result_lines(result, "runs/r", "")).count("ended with 137") == 2, "no page: the finding, the end"
 
 
 def test_the_page_is_bounded_and_cannot_move_the_cursor() -> None:
