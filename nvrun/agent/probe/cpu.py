@@ -110,9 +110,10 @@ def _cpu(tree: Tree, cpu: int, node: int | None) -> dict[str, Any]:
 def _node(tree: Tree, node: int, nodes: list[int], running: set[int]) -> dict[str, Any]:
     folder = f"{NODE}/node{node}"
     info = tree.text(f"{folder}/meminfo") or ""
-    row = [int(word) for word in (tree.text(f"{folder}/distance") or "").split()]
+    row = (tree.text(f"{folder}/distance") or "").split()
     # The row also skips offline nodes; anything else cannot be assigned to nodes.
-    distances = dict(zip(nodes, row))  # noqa: B905 - Python 3.9 if len(row) == len(nodes) else {}
+    fits = len(row) == len(nodes) and all(word.isdigit() for word in row)
+    distances = {number: int(word) for number, word in zip(nodes, row)} if fits else {}  # noqa: B905 - Python 3.9
     distances.pop(node, None)
     return {
         "node": node,

@@ -37,11 +37,15 @@ class Tree:
             return None
 
     def cpus(self, path: str) -> list[int] | None:
-        """A list such as `0-3,7`, or where the name ends in `map`, `cpus` or `siblings` a mask of hex words."""
+        """A list such as `0-3,7`, or where the name ends in `map`, `cpus` or `siblings` a mask of hex words; what is
+        neither (sandboxes make such files up) is not told."""
         text = self.text(path)
         if text is None:
             return None
-        return parse_mask(text) if path.endswith(("map", "cpus", "siblings")) else parse_list(text)
+        try:
+            return parse_mask(text) if path.endswith(("map", "cpus", "siblings")) else parse_list(text)
+        except ValueError:
+            return None
 
     def entries(self, path: str) -> list[str]:
         """Names in a folder in natural order (`cpu2` before `cpu10`); none where it does not exist."""

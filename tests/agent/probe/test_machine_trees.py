@@ -67,6 +67,25 @@ def test_gpu_memory_is_a_node_without_cpus(tmp_path: Path) -> None:
     assert gpu.memory_node_of(tree, "0004:06:00.0") is None
 
 
+@pytest.mark.parametrize(
+    ("row", "distances"),
+    [("10 21", {1: 21}), ("10 32 21", {}), ("10", {}), ("10 N/A", {}), ("", {})],
+)
+def test_distances_that_cannot_be_assigned_to_nodes_are_not_told(
+    tmp_path: Path, row: str, distances: dict[int, int]
+) -> None:
+    files = trees.machine({0: "0", 1: "1"}, online="0-1", siblings={0: "0", 1: "1"}, distances=f"{row}\n21 10")
+    first, _ = cpu.numa(trees.write(tmp_path, files))
+    assert first["distances"] == distances
+
+
+def test_a_list_that_is_none_is_not_told(tmp_path: Path) -> None:
+    """Sandboxes make files of /sys up; what else is there counts."""
+    files = trees.machine({0: "0", 1: "1"}, online="N/A", siblings={0: "0", 1: "nonsense"})
+    facts = cpu.cpus(trees.write(tmp_path, files))
+    assert [(one["cpu"], one["core"], one["node"]) for one in facts["online"]] == [(0, [0], 0), (1, [1], 1)]
+
+
 def test_cpuset_and_quota(tmp_path: Path) -> None:
     files = trees.machine({0: "0-3", 1: "4-7"}, online="0-7", siblings={n: str(n) for n in range(8)})
     files["/proc/self/status"] = "Name: x\nCpus_allowed:\tf0\nCpus_allowed_list:\t4-7\nMems_allowed_list:\t1"
