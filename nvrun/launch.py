@@ -291,9 +291,9 @@ class Launch:
         names, when = self._crew.names, "before" if self.plan is None else "while"
         whole = f"on all {len(names)} nodes" if len(names) > 1 else f"on {names[0]}"
         why = next(iter(self._lost.values()))
-        ended = why.startswith(LINK_ENDED)  # else nobody is heard, and it may go on
-        words = why.removeprefix(f"{LINK_ENDED}: ")
-        return f"srun's step {whole} {'ended' if ended else 'was lost'} {when} its ranks ran: {words}"
+        if not why.startswith(LINK_ENDED):  # nothing is heard of it, and it may go on
+            return f"srun's step {whole} was lost {when} its ranks ran: {why}"
+        return f"srun's step {whole} ended {when} its ranks ran{why.removeprefix(LINK_ENDED)}"
 
     def _is_the_step(self) -> bool:
         """A step of srun that ends, or does not even start, as a whole says nothing about any of its nodes."""

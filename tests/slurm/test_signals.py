@@ -82,7 +82,7 @@ def test_silence_ends_the_ranks_when_srun_and_its_shepherd_are_killed(slurm_lab:
         wait_for(lambda: not any(lives(pid) for pid in ranks), "end of the ranks", 20)
         output = job.wait()
     assert job.code == 69
-    assert "srun's step on all 2 nodes ended while its ranks ran: (ended with -9)" in output
+    assert "srun's step on all 2 nodes ended while its ranks ran" in output
 
 
 @pytest.mark.slow
