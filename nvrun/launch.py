@@ -128,7 +128,7 @@ class Launch:
         for host in plan.hosts:
             self._states[host.node] = "running"
             body = {"t": "job", "mark": f"{plan.id}.{host.node}", "socket": socket_name(plan.id, host.node),
-                    "argv": (*host.prefix, *host.argv), "cwd": host.cwd, "ranks": len(host.ranks), "grace": plan.grace,
+                    "argv": (*host.prefix, *host.argv), "cwd": host.cwd, "grace": plan.grace,
                     "set": as_mapping(host.env), "defaults": as_mapping(host.defaults),
                     "console": "all" if plan.console is None else plan.console,
                     "first_stderr": FIRST_STDERR_LINES}  # fmt: skip

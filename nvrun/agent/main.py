@@ -71,10 +71,9 @@ class Agent:
         node = os.environ.get("SLURMD_NODENAME", "")
         self.link.host = message["id"] if "id" in message else message["ids"][node]
         self.link.lost_after = message["lost_after"]
-        self.link.send({"t": "hello", "pid": os.getpid(), "uid": os.getuid(), "hostname": socket.gethostname(),
-                   "python": sys.version.split()[0], "executable": sys.executable, "time": time.time(),
-                   "addresses": netcheck.addresses(), "gpus": netcheck.visible_gpus(os.environ),
-                   "cpus": os.cpu_count() or 0})  # fmt: skip
+        self.link.send({"t": "hello", "uid": os.getuid(), "hostname": socket.gethostname(),
+                        "executable": sys.executable, "addresses": netcheck.addresses(),
+                        "gpus": netcheck.visible_gpus(os.environ), "cpus": os.cpu_count() or 0})  # fmt: skip
 
     def on_ping(self, message: Message) -> None:
         self.link.send({"t": "pong", "time": time.time()})
@@ -248,7 +247,6 @@ class Agent:
         if self.folder:
             folder.remove(self.folder)
             self.folder = None
-        self.link.send({"t": "removed"})
 
     def _answer(self, name: str) -> Callable[[object, str], None]:
         def answer(result: object, trouble: str) -> None:

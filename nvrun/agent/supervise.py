@@ -70,7 +70,6 @@ class Job:
         """By pid, ranks that have ended and whose code is still to be told."""
         self._look = Look(self._loop, where.path, self._environment, request["cwd"])
         self._gate = Gate(self._loop, self._greet)
-        self._greeted = 0
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -166,10 +165,7 @@ class Job:
     def _greet(self, rank: Rank) -> None:
         self._ranks[rank.pid] = rank
         self._rank_of[rank.pid] = rank
-        self._greeted += 1
         self._loop.watch(rank.pidfd, READ, lambda: self._rank_ended(rank))
-        if self._greeted == self._request["ranks"]:
-            self._link.send({"t": "gate"})
         if self._go is not None:
             self._release(rank)
 
@@ -227,7 +223,7 @@ class Job:
 
     def _is_told(self) -> bool:
         """Whether the launcher's own report says more than what torchrun has to say from now on."""
-        return self._failed or self._ending or bool(self._greeted and not self._ranks)
+        return self._failed or self._ending or bool(self._rank_of and not self._ranks)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 

@@ -16,12 +16,9 @@ _Code = Annotated[int, msgspec.Meta(ge=-255, le=255)]
 
 
 class _Hello(msgspec.Struct):
-    pid: _Count
     uid: _Count
     hostname: str
-    python: str
     executable: str
-    time: float
     addresses: list[tuple[str, str]]
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1024)]
     cpus: Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
@@ -103,7 +100,7 @@ class _Answer(msgspec.Struct):
     trouble: str
 
 
-_BARE = ("gate", "listening", "fetched", "removed", "terminated", "silent", "speaks")
+_BARE = ("listening", "fetched", "terminated", "silent", "speaks")
 _FORMS: dict[str, type[msgspec.Struct]] = {
     "hello": _Hello,
     "pong": _Pong,

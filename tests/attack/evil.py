@@ -15,10 +15,9 @@ from nvrun.agent import wire
 
 at, what = sys.argv[1:3]
 GOOD = {
-    "hello": {"t": "hello", "pid": 1, "uid": 0, "hostname": "h", "python": "3.11.7", "executable": "/usr/bin/python3",
-              "time": time.time(), "addresses": [["eth0", "10.9.9.9"]], "gpus": 0,
-              "cpus": 1},
-    "pong": {"t": "pong", "time": time.time(), "payload": None},
+    "hello": {"t": "hello", "uid": 0, "hostname": "h", "executable": "/usr/bin/python3",
+              "addresses": [["eth0", "10.9.9.9"]], "gpus": 0, "cpus": 1},
+    "pong": {"t": "pong", "time": time.time()},
     "prepared": {"t": "prepared", "folder": "/nowhere", "shared": False, "port": 29500},
 }  # fmt: skip
 ASKED = {"you": "hello", "ping": "pong", "prepare": "prepared", "facts": "facts"}

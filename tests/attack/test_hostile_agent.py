@@ -110,4 +110,4 @@ def test_many_unfinished_messages_have_one_limit() -> None:
 def test_finished_messages_leave_the_limit() -> None:
     reader = wire.Reader(limit=10_000)
     for _ in range(1000):
-        assert list(reader.feed(wire.message(3, {"t": "gate"})))
+        assert list(reader.feed(wire.message(3, {"t": "listening"})))
