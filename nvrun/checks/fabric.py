@@ -67,7 +67,7 @@ def _offers(facts: HostFacts) -> dict[str, Fabric]:
     for interface in facts.network.interfaces if facts.network else ():
         for address in interface.addresses if usable(interface) else ():
             if address.scope == "global":
-                speed = interface.speed_mbit / 1000 if interface.speed_mbit else None
+                speed = interface.speed_mbit / 1000 if (interface.speed_mbit or 0) > 0 else None
                 found[subnet(address.address, address.prefix)] = Fabric(kind="Ethernet", gbps=speed)
     return found
 
@@ -86,7 +86,7 @@ def fabric_best(fleet: Mapping[str, HostFacts], job: Job) -> Results:
         if causes:
             best = min((offers[host][name] for host in fleet for name in rdma), key=lambda way: way.rank)
             yield SLOWER.found(f"{best} is there, but {listed(causes)} sends the job over sockets", subject="network")
-    elif not job.rdma and planned:
+    elif not job.rdma and planned and all(facts.rdma is not None for facts in fleet.values()):
         slowest = min(planned.values())
         faster = [
             (min(offers[host][name].gbps or 0.0 for host in fleet), name)
@@ -94,7 +94,7 @@ def fabric_best(fleet: Mapping[str, HostFacts], job: Job) -> Results:
             if all(offers[host][name].kind == "Ethernet" for host in fleet)
         ]
         rate, name = max(faster, default=(0.0, ""))
-        if rate > slowest:
+        if name and rate > slowest:
             yield SLOWER.found(
                 f"the plan's interfaces run at {slowest:g} Gb/s, the hosts share {name} at {rate:g} Gb/s",
                 subject="network",
@@ -106,7 +106,7 @@ def _planned(fleet: Mapping[str, HostFacts], job: Job) -> dict[str, float]:
     rates = {}
     for host, facts in fleet.items():
         interface = job.interface_of(host, facts.network) if facts.network else None
-        if interface and interface.speed_mbit:
+        if interface and (interface.speed_mbit or 0) > 0:
             rates[host] = interface.speed_mbit / 1000
     return rates
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -101,21 +102,30 @@ def complete(job: Job, fleet: Mapping[str, HostFacts], groups: Sequence[Sequence
 
 def _rdma(fleet: Mapping[str, HostFacts], groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Ports that NCCL would use if all were well: a port that is down here, or whose device file is closed, but that
-    half of the like hosts can use counts. Where no port's file opens, none was left out on purpose."""
+    half of the like hosts can use counts. Where no port's file opens, none was left out on purpose.
+
+    Like hosts have a port at the same name or, where drivers name them in other ways, in the same slot."""
     planned: dict[str, tuple[str, ...]] = {}
     for group in groups:
         candidates = {host: _candidates(fleet[host]) for host in group}
         some_open = any(port.uverbs_openable for ports in candidates.values() for port in ports)
-        usable: dict[str, int] = {}
+        usable: Counter[str] = Counter()
         for ports in candidates.values():
             for port in ports:
-                fit = port.state == "ACTIVE" and not (some_open and port.uverbs_openable is False)
-                usable[name_of(port)] = usable.get(name_of(port), 0) + fit
+                if port.state == "ACTIVE" and not (some_open and port.uverbs_openable is False):
+                    usable.update(_places(port))
         for host, ports in candidates.items():
-            names = tuple(name_of(port) for port in ports if 2 * usable[name_of(port)] >= len(group))
+            names = tuple(
+                name_of(port) for port in ports if 2 * max(usable[place] for place in _places(port)) >= len(group)
+            )
             if names:
                 planned[host] = names
     return planned
+
+
+def _places(port: RdmaPort) -> set[str]:
+    """What a port is known by: its name, and its card's address."""
+    return {name_of(port)} | ({f"{port.pci}/{port.port}"} if port.pci else set())
 
 
 def _candidates(facts: HostFacts) -> list[RdmaPort]:
@@ -137,10 +147,8 @@ def _candidates(facts: HostFacts) -> list[RdmaPort]:
     cards = {gpu.pci for gpu in facts.gpus or ()} | set(facts.gpus_on_pci or ())  # NVML may lack one that is broken
     roots = {paths[address] for address in cards if address in paths}
     near = [port for port in ports if port.pci and paths.get(port.pci) in roots]
-    if not near:
-        return [port for port in ports if port.state == "ACTIVE"]
     # One whose place is not told is what it is on the other hosts.
-    return [port for port in ports if port in near or port.pci is None]
+    return [port for port in ports if port in near or port.pci is None] if near else ports
 
 
 VERBS = ("InfiniBand", "Ethernet")
@@ -148,9 +156,9 @@ VERBS = ("InfiniBand", "Ethernet")
 
 
 def _of_a_plugin(facts: HostFacts) -> list[RdmaPort]:
-    """Ports that only a network plugin can use (EFA), where NCCL would find one: all, and no NCCL_IB_* counts."""
-    plugins = facts.software.nccl_net_plugins if facts.software else ()
-    if not plugins or (facts.env or {}).get("NCCL_NET_PLUGIN", "").lower() == "none":
+    """Ports that only a network plugin can use (EFA), unless NCCL would find none: all, and no NCCL_IB_* counts."""
+    none_found = facts.software is not None and not facts.software.nccl_net_plugins
+    if none_found or (facts.env or {}).get("NCCL_NET_PLUGIN", "").lower() == "none":
         return []
     return [port for port in facts.rdma or () if port.link_layer not in VERBS]
 

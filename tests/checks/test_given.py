@@ -188,10 +188,18 @@ def test_a_pod_that_was_given_some_devices_uses_these() -> None:
 
     def given(known: HostFacts) -> HostFacts:
         ports = known.rdma or ()
-        extra = tuple(
-            with_(one, device=f"{one.device}_v", is_vf=True, node_guid=None) for one in ports if one.device != "mlx5_0"
+        cards = {one.address: one for one in known.pci or ()}
+        extra, places = [], []
+        for one in ports:
+            if one.device != "mlx5_0" and one.pci:
+                own, card = f"{one.pci[:-1]}4", cards[one.pci]
+                extra.append(with_(one, device=f"{one.device}_v", is_vf=True, node_guid=None, pci=own))
+                places.append(with_(card, address=own, path=(*card.path[:-1], own)))
+        return with_(  # type: ignore[no-any-return]
+            known,
+            rdma=(*(with_(one, uverbs_openable=False) for one in ports), *extra),
+            pci=(*(known.pci or ()), *places),
         )
-        return with_(known, rdma=(*(with_(one, uverbs_openable=False) for one in ports), *extra))  # type: ignore[no-any-return]
 
     hosts = every(fleet("h100x8", 2), given)
     assert codes(judge(hosts)) == set()
@@ -316,3 +324,34 @@ def test_who_pins_a_gid_of_version_1_means_it(pinned: str, found: set[str]) -> N
         return with_(known, env=env, rdma=tuple(with_(one, gids=(gid,)) for one in known.rdma or ()))  # type: ignore[no-any-return]
 
     assert codes(judge(every(fleet("a100x8_nps4", 2), flat))) == found
+
+
+def renamed(known: HostFacts) -> HostFacts:
+    """As udev names them where MLNX_OFED does not."""
+    ports = tuple(with_(one, device=f"rocep{number}s0") for number, one in enumerate(known.rdma or ()))
+    return with_(known, rdma=ports)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["h100x8", "a100x8_nps4", "efa_h100x8", "gh200"])
+def test_a_host_whose_driver_names_its_ports_in_another_way_has_as_many(kind: str) -> None:
+    hosts = changed(fleet(kind, 3), "n02", renamed)
+    assert codes(judge(hosts)) == set()
+    (down, *_) = hosts["n02"].rdma or ()
+    found = judge(changed(hosts, "n02", port(down.device, state="DOWN", phys_state="Polling")))
+    assert [(one.host, one.subject) for one in found.findings if one.code == "rdma-port-down"] == [
+        ("n02", f"{down.device}:1")
+    ]
+
+
+def unknown(*sections: str) -> Change:
+    return lambda known: with_(known, **dict.fromkeys(sections), missing=dict.fromkeys(sections, "not read"))
+
+
+@pytest.mark.parametrize("kind", ["h100x8", "a100x8_nps4", "efa_h100x8", "gh200", "l40sx4", "h200x2"])
+@pytest.mark.parametrize(
+    "sections", [("software",), ("network",), ("rdma",), ("pci",), ("cpus", "numa"), ("gpus_on_pci",)]
+)
+def test_what_was_not_read_is_no_fault(kind: str, sections: tuple[str, ...]) -> None:
+    hosts = fleet(kind, 3)
+    assert codes(judge(changed(hosts, "n02", unknown(*sections)))) == set()
+    assert codes(judge(every(hosts, unknown(*sections)))) == set()
