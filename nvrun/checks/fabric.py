@@ -8,7 +8,7 @@ from nvrun.checks.check import Results, fleet_check
 from nvrun.checks.code import WARNING, declare
 from nvrun.checks.compare import listed
 from nvrun.checks.job import Job, subnet, usable
-from nvrun.facts import HostFacts
+from nvrun.facts import HostFacts, Interface
 from nvrun.model import Frozen
 
 RANKS = ("NVLink", "InfiniBand", "RoCE", "Ethernet")
@@ -67,7 +67,7 @@ def _offers(facts: HostFacts) -> dict[str, Fabric]:
     for interface in facts.network.interfaces if facts.network else ():
         for address in interface.addresses if usable(interface) else ():
             if address.scope == "global":
-                speed = interface.speed_mbit / 1000 if (interface.speed_mbit or 0) > 0 else None
+                speed = _gbps(interface)
                 found[subnet(address.address, address.prefix)] = Fabric(kind="Ethernet", gbps=speed)
     return found
 
@@ -106,9 +106,14 @@ def _planned(fleet: Mapping[str, HostFacts], job: Job) -> dict[str, float]:
     rates = {}
     for host, facts in fleet.items():
         interface = job.interface_of(host, facts.network) if facts.network else None
-        if interface and (interface.speed_mbit or 0) > 0:
-            rates[host] = interface.speed_mbit / 1000
+        if interface and (rate := _gbps(interface)):
+            rates[host] = rate
     return rates
+
+
+def _gbps(interface: Interface) -> float | None:
+    """A virtual interface may say -1."""
+    return interface.speed_mbit / 1000 if interface.speed_mbit and interface.speed_mbit > 0 else None
 
 
 def _turned_off(facts: HostFacts) -> list[str]:
