@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from nvrun.environment import conf_variables
 from nvrun.facts import HostFacts
+from nvrun.meanings import found
 from nvrun.model import Finding, Frozen, RankEnd, Severity
-from nvrun.nccl import catalogue, parse
+from nvrun.nccl import catalogue, meanings, parse  # noqa: F401 - meanings declares the codes
 from nvrun.nccl.log import read_log
 from nvrun.nccl.log_findings import rejected, spans_hosts, why_no_rdma
 from nvrun.nccl.log_model import NcclLog, NcclProcess
@@ -196,23 +197,9 @@ def _values(place: Asked, process: NcclProcess) -> Iterator[Finding]:
             yield _difference(name, read, wanted, "nccl-value-set-in-job", Severity.WARNING, message)
 
 
-_REMEDIES = {
-    "nccl-value-read-differently": "NCCL reads integers as C does and ignores the rest: no units, no leading zero",
-    "nccl-value-set-in-job": "look for it in the script and in what it imports (os.environ), and in network plugins",
-}
-
-
 def _difference(name: str, read: str, wanted: str, code: str, severity: Severity, message: str) -> Finding:
-    return Finding(
-        code=code,
-        severity=severity,
-        message=message,
-        subject=name,
-        observed=read,
-        expected=wanted,
-        remedy=_REMEDIES[code],
-        evidence=(f"{name} set by environment to {read}",),
-    )
+    evidence = (f"{name} set by environment to {read}",)
+    return found(code, severity, message, subject=name, observed=read, expected=wanted, evidence=evidence)
 
 
 def _same(name: str, wanted: str, read: str) -> bool:

@@ -159,9 +159,10 @@ LOG = (
     ("nccl-init-slow", "making a communicator took long", "start-up time only",
      "a long bootstrap waits for late ranks or name lookups, a long topo for slow sysfs or NVML"),
     ("nccl-value-read-differently", "NCCL says it read another value than the one set", _SPELLING,
-     "write whole numbers without units"),
+     "NCCL reads integers as C does and ignores the rest: no units, no leading zero"),
     ("nccl-value-set-in-job", "NCCL read a value that is not the plan's",
-     "nvrun's choice, or the user's, does not hold in the job", "look in the script and in network plugins"),
+     "nvrun's choice, or the user's, does not hold in the job",
+     "look for it in the script and in what it imports (os.environ), and in network plugins"),
     ("nccl-value-rejected", "NCCL says it did not take a value, or not as it is", "it uses its default, or a limit",
      "correct or unset it"),
 )  # fmt: skip
