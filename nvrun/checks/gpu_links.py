@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from nvrun.checks.check import Results, check, fleet_check
-from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare
+from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare, unread
 from nvrun.checks.compare import differing, listed
 from nvrun.checks.gpu import label
 from nvrun.checks.job import Job
@@ -145,11 +145,17 @@ def gpus_reach_each_other(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results
     planned = job.gpus_of(host, gpus)
     indices = {gpu.uuid: gpu.index for gpu in planned}
     reasons: dict[tuple[str, bool], list[str]] = {}
+    untold: dict[str, list[str]] = {}
     for gpu in planned:
         for uuid, answer in gpu.p2p.items():
             if answer != "ok" and gpu.index < indices.get(uuid, -1):
                 pair = f"{gpu.index}-{indices[uuid]}"
-                reasons.setdefault((answer, _active(gpu) > 0), []).append(pair)
+                if "not supported" in answer or "disabled" in answer:
+                    reasons.setdefault((answer, _active(gpu) > 0), []).append(pair)
+                else:
+                    untold.setdefault(answer, []).append(pair)
+    for answer, pairs in untold.items():
+        yield unread(f"P2P between GPUs {listed(pairs)}: {answer}")
     for (answer, nvlink), pairs in reasons.items():
         yield P2P.found(
             f"no P2P between GPUs {listed(pairs)}: {answer}",

@@ -99,6 +99,7 @@ def network(variables: Mapping[str, str], facts: HostFacts) -> str | None:
         port
         for port in facts.rdma
         if port.state == "ACTIVE" and port.link_layer in ("InfiniBand", "Ethernet")
+        if port.uverbs_openable is not False
         if not listed.entries or listed.takes(port.device, port.port)
     ]
     return "IB" if usable else "Socket"

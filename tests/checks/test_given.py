@@ -355,3 +355,11 @@ def test_what_was_not_read_is_no_fault(kind: str, sections: tuple[str, ...]) -> 
     hosts = fleet(kind, 3)
     assert codes(judge(changed(hosts, "n02", unknown(*sections)))) == set()
     assert codes(judge(every(hosts, unknown(*sections)))) == set()
+
+
+def test_p2p_of_which_the_driver_says_nothing_is_not_known() -> None:
+    hosts = fleet("h100x8", 2)
+    first, second, *_ = hosts["n02"].gpus or ()
+    verdict = judge(changed(hosts, "n02", gpu(0, p2p={**first.p2p, second.uuid: "function not found"})))
+    assert codes(verdict, Severity.INFO) == set()
+    assert [(one.host, one.reason) for one in verdict.skipped] == [("n02", "P2P between GPUs 0-1: function not found")]
