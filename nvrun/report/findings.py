@@ -30,10 +30,19 @@ class Folded(NamedTuple):
     """The first of them."""
     hosts: tuple[str, ...]
     """() where it is about the job as a whole."""
+    own: bool = False
+    """Each names its own host: HOST stands for that in `message` and `remedy`."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong, in the words of all."""
+        return _of_any(self.finding.message, self.hosts[0]).removeprefix("HOST: ") if self.own else self.finding.message
 
     @property
     def remedy(self) -> str:
         """With the host's name, where it is about one."""
+        if self.own:
+            return _of_any(self.finding.remedy, self.hosts[0])
         return there(self.finding.remedy, self.hosts[0]) if len(self.hosts) == 1 else self.finding.remedy
 
     @property
@@ -43,15 +52,27 @@ class Folded(NamedTuple):
 
 
 def folded(findings: Iterable[Finding]) -> list[Folded]:
-    """Findings with the same words put together, the worst first."""
+    """Findings with the same words, but for the name of their own host, put together, the worst first."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in worst_first(findings):
         same = (finding.code, finding.severity, finding.subject, finding.message, finding.remedy)
         groups.setdefault(same if finding.host else (*same, id(finding)), []).append(finding)
+    alike: dict[tuple[object, ...], list[tuple[Finding, tuple[str, ...]]]] = {}
+    for key, group in groups.items():
+        first, hosts = group[0], tuple(dict.fromkeys(finding.host for finding in group if finding.host))
+        if len(hosts) == 1:
+            words = (_of_any(text, hosts[0]) for text in (first.subject, first.message, first.remedy))
+            key = (first.code, first.severity, *words)
+        alike.setdefault(key, []).append((first, hosts))
     return [
-        Folded(group[0], tuple(dict.fromkeys(finding.host for finding in group if finding.host)))
-        for group in groups.values()
+        Folded(parts[0][0], tuple(host for _, hosts in parts for host in hosts), own=len(parts) > 1)
+        for parts in alike.values()
     ]
+
+
+def _of_any(text: str, host: str) -> str:
+    """The text with HOST where it names this host."""
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", "HOST", text) if host in text else text
 
 
 def lines(
@@ -94,12 +115,12 @@ def total(verdict: Verdict, *, least: Severity) -> str:
 def _finding(group: Folded, *, waived: bool) -> list[Line]:
     finding = group.finding
     where = f"{printable(group.where)}: " if group.where else ""
-    about = finding.subject
+    about = _of_any(finding.subject, group.hosts[0]) if group.own else finding.subject
     # Where the message names its subject itself, naming it again is noise.
-    subject = f"{printable(about)}: " if about and about.lower() not in finding.message.lower() else ""
+    subject = f"{printable(about)}: " if about and about.lower() not in group.message.lower() else ""
     lifted = " (waived)" if waived else ""
     style = finding.severity.label
-    result = [Line(style, f"{style:<7} {where}{subject}{printable(finding.message)} [{finding.code}]{lifted}")]
+    result = [Line(style, f"{style:<7} {where}{subject}{printable(group.message)} [{finding.code}]{lifted}")]
     if finding.remedy:
         result.append(Line("remedy", f"{'':7} -> {printable(group.remedy)}"))
     result += [Line("evidence", f"{'':7}    {printable(text)}") for text in finding.evidence[:4]]

@@ -138,7 +138,10 @@ def _findings(run: Recorded) -> list[Markup]:
     for stage, findings in stages:
         new = [each for each in findings if (each.code, each.host, each.subject) not in seen]
         seen |= {(each.code, each.host, each.subject) for each in new}
-        rows += [(replace(group.finding, remedy=group.remedy), group.where, stage) for group in folded(new)]
+        rows += [
+            (replace(group.finding, message=group.message, remedy=group.remedy), group.where, stage)
+            for group in folded(new)
+        ]
     order = {id(finding): at for at, finding in enumerate(worst_first(finding for finding, _, _ in rows))}
     rows.sort(key=lambda row: order[id(row[0])])
     cards = [_card(*row) for row in rows if row[0].severity >= Severity.WARNING]

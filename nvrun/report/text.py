@@ -11,7 +11,7 @@ from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
 from nvrun.model import FAILURES, EndedBy, Finding, RunResult, Severity
 from nvrun.plan import HostPlan, Plan
-from nvrun.report.findings import folded
+from nvrun.report.findings import folded, printable
 from nvrun.topology.cpus import format_cpulist
 
 
@@ -107,7 +107,8 @@ def result_lines(result: RunResult, folder: str, page: str) -> Iterator[str]:
         if not page:
             yield from (f"    {line}" for line in first.tail)
     elif result.message and _unwrapped(result.message) not in told:
-        yield f"nvrun: {result.message}"
+        # After the first line torchrun's last ones may stand, as they do on the page.
+        yield f"nvrun: {result.message.partition(chr(10))[0] if page else result.message}"
     for host, dropped in sorted(result.console_dropped.items()):
         yield f"nvrun: {dropped} bytes of {host}'s output were not shown here; its files in {folder} have them"
     for place in result.not_fetched:
@@ -127,9 +128,9 @@ def _unwrapped(text: str) -> str:
 def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
     """Cause and remedy, the worst first."""
     for group in folded(findings):
-        finding, hosts = group
+        finding, hosts = group.finding, group.hosts
         where = fold(hosts) if len(hosts) > 1 or not finding.message.startswith(finding.host or ":") else ""
-        yield f"nvrun: {where}{': ' if where else ''}{finding.message}"
+        yield f"nvrun: {where}{': ' if where else ''}{printable(group.message)}"
         if finding.remedy:
             yield f"nvrun:   {group.remedy}"
 

@@ -50,6 +50,35 @@ def test_different_words_are_not_folded() -> None:
     assert len(text(verdict)) == 5
 
 
+def test_words_that_differ_in_the_hosts_own_name_are_one() -> None:
+    """A list of 64 hosts with one mistake in it is told once; what names another host, or only looks like the name, is
+    not the same."""
+    names = [f"gpu{n:03}" for n in range(1, 5)]
+    each = tuple(
+        Finding(
+            code="x", severity=Severity.ERROR, host=name, message=f"{name}: a fault, eth9 leaves {name} nothing",
+            remedy=f"ssh {name} true",
+        )
+        for name in names
+    )  # fmt: skip
+    assert text(Verdict(findings=each)) == [
+        "error   4 hosts: gpu[001-004]: a fault, eth9 leaves HOST nothing [x]",
+        "        -> ssh HOST true",
+        "1 error",
+    ]
+    assert text(Verdict(findings=each[:1]))[0] == f"error   gpu001: {each[0].message} [x]"
+    about_another = [found("x", Severity.ERROR, name, "gpu001 is not heard") for name in names[:2]]
+    assert text(Verdict(findings=tuple(about_another)))[0].startswith("error   2 hosts: gpu[001-002]: gpu001 is")
+    longer = [found("x", Severity.ERROR, name, f"{name}.lan is not heard") for name in names[:2]]
+    assert text(Verdict(findings=tuple(longer)))[-1] == "2 errors"
+    assert (
+        text(
+            Verdict(findings=(found("x", Severity.ERROR, "a", "a fault"), found("x", Severity.ERROR, "b", "a fault")))
+        )[0]
+        == "error   2 hosts: a,b: a fault [x]"
+    )
+
+
 def test_findings_about_the_job_stay_apart() -> None:
     verdict = Verdict(findings=(found("x", Severity.ERROR, None), found("x", Severity.ERROR, None)))
     assert text(verdict)[-1] == "2 errors"
