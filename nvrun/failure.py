@@ -75,7 +75,7 @@ def failure(paths: Sequence[Path]) -> Failure:
         changed=seen.changes(result, findings[:1]) if result else (),
         logs=_where(paths),
         stopped=stopped,
-        otherwise=_nothing_known(result, request),
+        otherwise=_nothing_known(result, request, paths),
     )
     return Failure((*([stopped] if stopped else ()), *findings), page, tuple(found.skipped))
 
@@ -104,8 +104,13 @@ def _elsewhere(paths: Sequence[Path], known: Collection[str]) -> str:
     return f"{names} may have it still; on {where.host.name}: nvrun diagnose {where.folder}"
 
 
-def _nothing_known(result: RunResult | None, request: Request | None) -> str:
+def _nothing_known(result: RunResult | None, request: Request | None, paths: Sequence[Path]) -> str:
     """What there is to say where no log has an error: whether there was one at all."""
+    if result and result.ended_by == "success" and result.attempts:
+        out = {host: why for attempt in result.attempts for host, why in attempt.struck_off.items()}
+        told = "; ".join(f"{host}: {why}" for host, why in out.items())
+        last = paths[0] / "attempts" / str(len(result.attempts) - 1)
+        return f"{result.run_id} ended with success, begun again without {told}\nBefore that: nvrun diagnose {last}"
     if result and result.ended_by == "success":
         return f"Nothing failed: {result.run_id} ended with success."
     if not result and request:

@@ -53,7 +53,7 @@ def one_page(
         if earlier is not None and earlier.rank != first.rank:
             page.append(f"  rank {earlier.rank} on {earlier.host} was gone sooner, in consequence")
     if stopped is None and not findings:
-        page += _wrapped(otherwise, 2, indent="")
+        page += [line for part in otherwise.splitlines() for line in _wrapped(part, 2, indent="")]
     if findings:
         heading = "Seen besides" if stopped else "Cause" if findings[0].severity >= Severity.ERROR else "Note"
         page += [] if said else _cause(findings[0], heading)

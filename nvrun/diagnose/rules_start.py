@@ -6,16 +6,27 @@ from nvrun.diagnose.rule import Rule, Stage, rule
 
 _RESOLVE = "Use a numeric address for the endpoint, or add the name to /etc/hosts of every host (`getent hosts NAME`)"
 
+_TAKEN = ("Address already in use", "EADDRINUSE", "address already in use")
+
 START_RULES: tuple[Rule, ...] = (
     rule(
         "address-in-use",
         Stage.SETUP,
-        ("Address already in use", "EADDRINUSE", "address already in use"),
-        "The port is taken ({port}): by another job or by one that was never ended, or torchrun and the script "
-        "both listen on it",
-        "ss -ltnp 'sport = :29500' shows who has it; end it, or give --rdzv-endpoint / --master-port another port",
+        _TAKEN,
+        "Port {port} is taken: by another job or by one that was never ended, or torchrun and the script both "
+        "listen on it",
+        "ss -ltnp 'sport = :{port}' on that host shows who has it; end it, or give --rdzv-endpoint / --master-port "
+        "another port",
         0.95,
-        pattern=r"(?:bind to \[?[^\s\]]*\]?:|port: )(?P<port>\d+)\b|ddress already in use|EADDRINUSE",
+        pattern=r"(?:bind to \[?[^\s\]]*\]?:|port: )(?P<port>\d+)\b",
+    ),
+    rule(
+        "address-in-use",
+        Stage.SETUP,
+        _TAKEN,
+        "A port is taken: by another job or by one that was never ended, or torchrun and the script both listen on it",
+        "ss -ltnp on that host shows who has which; end it, or give --rdzv-endpoint / --master-port another port",
+        0.95,
     ),
     rule(
         "address-in-use",

@@ -119,7 +119,7 @@ def _match_line(line: str, candidates: tuple[Rule, ...], source: Source) -> Matc
             code=rule.code,
             stage=rule.stage,
             message=rule.message.format_map(groups),
-            remedy=rule.remedy,
+            remedy=rule.remedy.format_map(groups),
             confidence=rule.confidence,
             severity=rule.severity,
             host=(record.speaker.host if record else "") or source.host,

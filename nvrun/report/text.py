@@ -11,7 +11,7 @@ from nvrun.facts import HostFacts
 from nvrun.hosts.nodeset import fold
 from nvrun.model import FAILURES, EndedBy, Finding, RunResult, Severity
 from nvrun.plan import HostPlan, Plan
-from nvrun.report.findings import folded, printable
+from nvrun.report.findings import folded
 from nvrun.topology.cpus import format_cpulist
 
 
@@ -130,7 +130,7 @@ def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
     for group in folded(findings):
         finding, hosts = group.finding, group.hosts
         where = fold(hosts) if len(hosts) > 1 or not finding.message.startswith(finding.host or ":") else ""
-        yield f"nvrun: {where}{': ' if where else ''}{printable(group.message)}"
+        yield f"nvrun: {where}{': ' if where else ''}{group.message}"
         if finding.remedy:
             yield f"nvrun:   {group.remedy}"
 

@@ -17,7 +17,7 @@ from nvrun.commands import bench
 from nvrun.diagnose.scan import RULES
 from nvrun.job import Job
 from nvrun.mode import Mode
-from nvrun.model import EndedBy, Finding, Host, RunResult, Severity, Verdict
+from nvrun.model import Attempt, EndedBy, Finding, Host, RunResult, Severity, Verdict
 from nvrun.options import Options
 from nvrun.request import request
 from nvrun.torchrun import TorchrunArgs
@@ -396,6 +396,16 @@ def test_a_run_that_never_began_is_diagnosed_by_what_stopped_it(ask: Asked, tmp_
     assert "a warning" not in out
     code, out, _ = ask("diagnose", "./r3")
     assert (code, out.splitlines()[0]) == (0, "Nothing failed: r3 ended with success.")
+    before = Attempt(hosts=("a", "b"), started=0, seconds=1, began=True, ended_by="lost", exit_code=69,
+                     struck_off={"b": "its connection ended"})  # fmt: skip
+    again = msgspec.structs.replace(results[2], attempts=(before,))
+    (tmp_path / "r3" / "result.json").write_bytes(msgspec.json.encode(again))
+    code, out, _ = ask("diagnose", "./r3")
+    assert code == 0
+    assert out.splitlines()[:2] == [
+        "r3 ended with success, begun again without b: its connection ended",
+        "Before that: nvrun diagnose r3/attempts/0",
+    ]
 
 
 def test_of_a_run_without_an_end_its_launcher_tells(ask: Asked, tmp_path: Path) -> None:
