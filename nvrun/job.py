@@ -13,6 +13,7 @@ from nvrun import hooks, presets, shipped, xdg
 from nvrun.bindfile import Row, read_table
 from nvrun.binding import Mode
 from nvrun.config import Invocation
+from nvrun.endpoint import Endpoint, endpoint
 from nvrun.environment import from_user
 from nvrun.errors import UsageError
 from nvrun.fleet import routes
@@ -107,6 +108,16 @@ class Job(Frozen, frozen=True, kw_only=True):
     @property
     def fleet(self) -> bool:
         return self.mode.kind == "fleet"
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where this one node of a job that something else starts meets the others, as far as the user said it; None
+        where nvrun itself chooses, or finds the nodes of a Slurm step."""
+        if self.fleet or self.step is not None:
+            return None
+        if self.mode.alone and not self.args.is_set("rdzv_backend", "rdzv_endpoint", "master_addr"):
+            return None
+        return endpoint(self.args)
 
     @property
     def least_hosts(self) -> int:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 _LAST_SECONDS = 15.0
 """After the grace has passed, what a host may still take for its sweep and its last words."""
 
+_ALONE_SECONDS = 30.0
+"""After which a node that torchrun has given no ranks says whom it waits for. To load torch takes a few seconds, from a
+cold file server more."""
+
 HOST_LOST = means(
     "host-lost",
     "a host was heard no more while its ranks ran",
@@ -107,6 +111,8 @@ class Launch:
         self._words = Words({})
         self._lost: dict[str, str] = {}
         """Host -> how, of those that the job could not do without."""
+        self._tell_alone_at = math.inf
+        """When it is said that no rank has begun: monotonic seconds."""
         self._torchrun: Finding | None = None
         """That it ended by itself, of the host where it did so first."""
         self._bad_hosts: dict[str, str] = {}
@@ -187,8 +193,10 @@ class Launch:
     def observe(self) -> None:
         """Until the job is over on every host that can still be heard."""
         crew = self._crew
+        self._tell_alone_at = time.monotonic() + _ALONE_SECONDS
         while "running" in self._states.values() and crew.ending is None:
             crew.pump(math.inf)
+            self._tell_whom_it_waits_for()
             self._inspection.turn()
             if self._watch:
                 self._watch.turn([host for host, state in self._states.items() if state == "running"])
@@ -204,6 +212,17 @@ class Launch:
                     self._lost[crew.names[host]] = f"nothing heard for {silent:.0f} s"
         if crew.ending is None:
             crew.end("success", 0)
+
+    def _tell_whom_it_waits_for(self) -> None:
+        """Once, where this is one node of several that something else starts: torchrun itself says nothing."""
+        where = self._job.endpoint
+        if where is None or where.nodes < 2 or time.monotonic() < self._tell_alone_at:
+            return
+        self._tell_alone_at = math.inf
+        self._crew.say(
+            f"nvrun: no rank has begun after {_ALONE_SECONDS:g} s: torchrun waits at {where.host} port {where.port} "
+            f"for the other nodes ({where.nodes} in all), or is still being loaded"
+        )
 
     def _waits_in_vain(self) -> bool:
         """All was to end now, and of hosts that have not said so nothing is heard."""
@@ -307,6 +326,7 @@ class Launch:
     def message(self, host: int, body: Body) -> None:
         kind = body["t"]
         if kind == "rank":
+            self._tell_alone_at = math.inf
             self._inspection.rank_began(host)
         elif kind == "inspected" and self.plan is not None:
             self._inspection.read_back(self.plan.hosts[host], body["result"] or {})
@@ -358,8 +378,20 @@ class Launch:
     def _rank_ended(self, host: int, body: Body) -> None:
         end = rank_end(body, self._crew.names[host], self._crew.offsets[host][0])
         self._ends.append(end)
-        if end.code and not end.by_nvrun and self._gang:
-            self._crew.end("rank", shell_code(end.code))
+        if end.code and not end.by_nvrun:
+            if self._gang:
+                self._crew.end("rank", shell_code(end.code))
+            else:
+                self._tell_of_restart(end)
+
+    def _tell_of_restart(self, end: RankEnd) -> None:
+        """The first failure of an attempt that torchrun follows with another: nothing else says it on the console."""
+        most = self.plan.restarts if self.plan else 0
+        if end.attempt < most and not any(other.code and other.attempt >= end.attempt for other in self._ends[:-1]):
+            self._crew.say(
+                f"nvrun: rank {end.rank} on {end.host} (local rank {end.local_rank}) {ended(end.code)}: torchrun "
+                f"starts all ranks again ({end.attempt + 1} of {most})"
+            )
 
     def _host_done(self, host: int, body: Body) -> None:
         crew, name, code = self._crew, self._crew.names[host], body["code"]

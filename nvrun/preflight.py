@@ -48,7 +48,8 @@ def context(plan: Plan, job: Job) -> checks.Job:
         require_path=job.options.require_path,
         require_same=job.options.require_same,
         textfile=None if job.options.monitor == "off" else job.options.monitor_textfile,
-        port=plan.master_port,
+        port=plan.master_port or (job.endpoint.port if job.endpoint and job.endpoint.listens else None),
+        endpoint=job.endpoint,
         run_id=plan.id,
         torchrun=job.args,
         # OMP_NUM_THREADS gets a default only where a host has several ranks: a difference that the plan itself makes.

@@ -132,7 +132,8 @@ def facts_requests(job: Job, plan: Plan) -> dict[int, Body]:
 
 
 def _facts_request(job: Job, plan: Plan, node: int) -> Body:
-    host = plan.hosts[node]
+    host, meeting = plan.hosts[node], job.endpoint
+    port = plan.master_port or (meeting.port if meeting and meeting.listens else None)
     return {
         "host": host.host.name,
         "python": host.argv[0],
@@ -143,9 +144,12 @@ def _facts_request(job: Job, plan: Plan, node: int) -> Body:
             *job.options.require_same,
             *([job.options.monitor_textfile] if job.options.monitor_textfile else []),
         ],
-        "peers": [other.host.name for other in plan.hosts if other.node != node],
+        "peers": [
+            *(other.host.name for other in plan.hosts if other.node != node),
+            *([meeting.host] if meeting and meeting.is_name else []),
+        ],
         "env": {**as_mapping(host.defaults), **as_mapping(host.env)},
-        "ports": [plan.master_port] if plan.master_port else [],
+        "ports": [port] if port else [],
     }
 
 

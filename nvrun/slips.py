@@ -62,6 +62,10 @@ def check_script(job: Job) -> None:
         return  # the checks say what is wrong with it
     near = nearest(path.name, beside)
     meant = f"; did you mean {job.script.removesuffix(path.name)}{near}?" if near else ""
+    if job.script.isalpha():  # a script has a suffix
+        raise UsageError(
+            f"{job.script} is no command, and no file in {job.cwd}{meant}", hint="nvrun --help lists all commands"
+        )
     raise UsageError(f"{job.script}: no such file{'' if job.script.startswith('/') else f' in {job.cwd}'}{meant}")
 
 

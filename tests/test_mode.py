@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nvrun import job
 from nvrun.config import ConfigText, Invocation, parse
 from nvrun.errors import UsageError
 from nvrun.hosts.choose import choose, reads_hostfile
@@ -105,6 +106,30 @@ def test_what_the_environment_knows_becomes_torchrun_flags(environ: dict[str, st
 def test_the_users_rendezvous_is_untouched() -> None:
     torchrun = of("--nnodes=2 --rdzv-endpoint=x:1 --rdzv-backend=c10d", STEP).torchrun
     assert node_arguments(torchrun, detect(STEP)) == torchrun
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "wanted"),
+    [
+        ("--nnodes 2", {}, ("127.0.0.1", 29500, "", True)),
+        ("--nnodes 2 --node-rank 1 --master-addr a", {}, ("a", 29500, "--master-addr", False)),
+        ("--nnodes 2 --node-rank 0 --master_addr a --master_port 7", {}, ("a", 7, "--master-addr", True)),
+        ("--nnodes 2", {"PET_MASTER_ADDR": "a"}, ("a", 29500, "PET_MASTER_ADDR", True)),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a", {}, ("a", 29400, "--rdzv-endpoint", False)),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint [fd00::1]:5", {}, ("fd00::1", 5, "--rdzv-endpoint", False)),
+        ("--nnodes 2 --rdzv-endpoint a:x", {}, ("a", 0, "--rdzv-endpoint", False)),
+        ("--nnodes 1 --master-addr localhost", {}, ("localhost", 29500, "--master-addr", True)),
+        ("--nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint a:1", {}, None),
+        ("--standalone --nnodes 1", {}, None),
+        ("--nproc-per-node 2", {}, None),
+        ("--hosts a,b", {}, None),
+    ],
+)
+def test_where_nodes_meet_that_something_else_starts(
+    argv: str, environ: dict[str, str], wanted: tuple[str, int, str, bool] | None
+) -> None:
+    meeting = job.read(of(argv, environ), environ).endpoint
+    assert (meeting and (meeting.host, meeting.port, meeting.flag, meeting.listens)) == wanted
 
 
 def test_mpirun_without_an_address_says_what_to_give() -> None:

@@ -102,11 +102,14 @@ def hold_port(ports: Sequence[int]) -> Tuple[Held, int]:
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
-    raise OSError("none of the ports %d to %d is free%s" % (ports[0], ports[-1], _who_has(ports[0])))
+    taken = "port %d is taken%s" % (ports[0], _who_has(ports[0]))
+    if len(ports) == 1:
+        raise OSError(taken)
+    raise OSError("none of the ports %d to %d is free: %s" % (ports[0], ports[-1], taken))
 
 
 def _who_has(port: int) -> str:
-    """`: 29500 is taken by python3 x.py (pid 7, ada), of the nvrun run 2026...`, as far as this user may see it."""
+    """` by python3 x.py (pid 7, ada), of the nvrun run 2026...`, as far as this user may see it."""
     from .probe import processes
     from .probe.tree import Tree
 
@@ -117,7 +120,7 @@ def _who_has(port: int) -> str:
     marks = {each["pid"]: each["run_mark"] for each in processes.processes(Tree("/"))}
     run = marks.get(pid)
     left = ", of the nvrun run %s" % run.rpartition(".")[0] if run else ""
-    return ": %d is taken by %s (pid %d, %s)%s" % (port, command, pid, user, left)
+    return " by %s (pid %d, %s)%s" % (" ".join(str(command).split()), pid, user, left)
 
 
 def listening(port: int) -> bool:

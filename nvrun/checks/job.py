@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from nvrun.endpoint import Endpoint
 from nvrun.facts import Gpu, HostFacts, Interface, Network, RdmaPort
 from nvrun.model import Frozen
 from nvrun.nccl.parse import device_list
@@ -44,6 +45,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """None: the first host."""
     port: int | None = None
     """Of the rendezvous."""
+    endpoint: Endpoint | None = None
+    """Where this host, one node of a job that something else starts, meets the others."""
     run_id: str = ""
     """Of this attempt: what marks of processes begin with."""
     torchrun: TorchrunArgs | None = None

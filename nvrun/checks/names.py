@@ -97,6 +97,28 @@ PEER_WRONG = declare(
 )
 
 
+ENDPOINT_UNKNOWN = declare(
+    "endpoint-unknown",
+    WARNING,
+    "the name of the rendezvous endpoint has no address on this node",
+    read=_READ,
+    why="torchrun asks for the name again and again, and gives up after minutes",
+    remedy="getent hosts NAME there; add it to DNS or /etc/hosts, or give a numeric address",
+    source="torch/distributed/elastic/rendezvous: TCPStore's timeout, 900 s (static), 60 s (c10d)",
+    depends="a warning only: a pod's name may be known once that pod is up",
+)
+ENDPOINT_LOOPBACK = declare(
+    "endpoint-loopback",
+    WARNING,
+    "several nodes are to meet at an address that is this host alone",
+    read="--master-addr, --rdzv-endpoint and their variables, or torchrun's default, 127.0.0.1",
+    why="each host waits there for the others, until torchrun gives up after minutes",
+    remedy="--master-addr HOST, alike on all nodes, and each its --node-rank; or --hosts LIST once, without them",
+    source="torchrun --help: --master-addr",
+    depends="a warning only: nodes may all be on one host",
+)
+
+
 @check(MALFORMED, LOOPBACK, NOWHERE)
 def own_name(names: Names, facts: HostFacts, job: Job) -> Results:
     """The host's own name can be looked up, and resolves to an address that peers can use."""
@@ -146,6 +168,30 @@ def localhost(names: Names) -> Results:
         yield unread("localhost: the resolver did not answer in time")
     elif not names.localhost_ok:
         yield LOCALHOST.found("localhost does not resolve to 127.0.0.1 or ::1")
+
+
+@check(ENDPOINT_UNKNOWN, ENDPOINT_LOOPBACK)
+def endpoint_known(names: Names, facts: HostFacts, job: Job) -> Results:
+    """The rendezvous endpoint has an address here, and one that other nodes can use."""
+    where = job.endpoint
+    if where is None or not (where.listens or where.nodes > 1):
+        return
+    flag = "MASTER_ADDR" if where.flag == "nvrun" else where.flag
+    said = flag or "neither --master-addr nor --rdzv-endpoint is given"
+    if where.nodes > 1 and where.is_loopback:
+        yield ENDPOINT_LOOPBACK.found(
+            f"{where.nodes} nodes are to meet at {where.host} ({said}), where only this host is", subject=where.host
+        )
+    elif where.is_name and not names.peers.get(where.host):
+        reason = names.peer_errors.get(where.host)
+        if excuse := excused(reason, facts):
+            yield unread(excuse)
+        else:
+            yield ENDPOINT_UNKNOWN.found(
+                f"{flag} {where.host} has no address: {reason or 'unknown'}",
+                subject=where.host,
+                remedy=ENDPOINT_UNKNOWN.remedy.replace("NAME", where.host),
+            )
 
 
 @fleet_check(PEER_UNKNOWN, PEER_LOOPBACK, PEER_WRONG)

@@ -78,7 +78,7 @@ TAKEN = declare(
     "another process listens on the rendezvous port",
     read="/proc/net/tcp and the process that has the socket open",
     why="torchrun ends with `address already in use`, or joins another job's rendezvous",
-    remedy="end the process named, or another --port-range (or --master-port)",
+    remedy="end the process named; or another port, alike on all nodes: --master-port, --rdzv-endpoint, --port-range",
     source="https://github.com/pytorch/pytorch/issues/85604",
     depends="listeners of this run are not judged",
 )

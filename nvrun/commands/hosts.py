@@ -14,7 +14,9 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
     found = job.read(invocation, environ)
     detected = job.detected(environ)
     lines = [f"mode     {found.mode.kind}: {found.mode.why}", f"hosts    from {found.hosts_from}"]
-    for number, (host, kind) in enumerate(zip(found.hosts, found.kinds, strict=True)):
+    numbered = [*map(str, range(len(found.hosts))), *["spare"] * len(found.spares)]
+    pairs = zip((*found.hosts, *found.spares), (*found.kinds, *found.spare_kinds), strict=True)
+    for number, (host, kind) in zip(numbered, pairs, strict=True):
         details = [f"{host.slots} rank{'s'[: host.slots > 1]}"] if host.slots else []
         details += [f"user {host.user}"] if host.user else []
         details += [f"port {host.port}"] if host.port else []

@@ -39,7 +39,8 @@ means(
     "no port of --port-range is free on the first host",
     read="bind(2) on each of them there",
     why="torchrun's rendezvous could not listen",
-    remedy="--port-range FIRST-LAST names others; ss -ltnp on that host shows who has them",
+    remedy="end it, or --port-range FIRST-LAST (or --master-port PORT) names others; ss -ltnp on that host shows who "
+    "has them",
     source="bind(2): EADDRINUSE",
 )
 

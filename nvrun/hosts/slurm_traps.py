@@ -40,7 +40,7 @@ def traps(environ: Mapping[str, str], detected: Detected, torchrun: TorchrunArgs
         return []
     return [
         *_leftover(environ, detected, seen),
-        *_few_cpus(detected, seen),
+        *_few_cpus(detected, torchrun, seen),
         *_isolated_gpus(environ, detected, seen),
         *_no_gres(environ, detected, seen),
         *_het_job(environ),
@@ -71,13 +71,16 @@ def _leftover(environ: Mapping[str, str], detected: Detected, seen: Seen) -> Ite
         )
 
 
-def _few_cpus(detected: Detected, seen: Seen) -> Iterator[Finding]:
-    """Fewer CPUs than GPUs, or one CPU: srun gives a task one CPU unless told otherwise."""
+def _few_cpus(detected: Detected, torchrun: TorchrunArgs, seen: Seen) -> Iterator[Finding]:
+    """Fewer CPUs than ranks (without --nproc-per-node: than GPUs), or one CPU: srun gives a task one CPU unless told
+    otherwise."""
     gpus = seen.gpus or detected.gpus_on_node or 0
+    asked = torchrun.nproc_per_node if torchrun.is_set("nproc_per_node") else None
+    wanted, what = (asked, "rank") if isinstance(asked, int) else (max(gpus, 1), "GPU" if gpus else "rank")
     of_node = max(detected.cpus_per_node, default=0)
     if seen.online is not None:
         of_node = min(of_node, seen.online)
-    if seen.cpus is None or (seen.cpus > 1 and seen.cpus >= gpus):
+    if seen.cpus is None or (seen.cpus > 1 and seen.cpus >= wanted):
         return
     if detected.kind == "slurm step" and of_node > seen.cpus:
         yield found(
@@ -92,9 +95,9 @@ def _few_cpus(detected: Detected, seen: Seen) -> Iterator[Finding]:
         yield found(
             "slurm-few-cpus",
             Severity.WARNING,
-            f"the job has {seen.cpus} CPU{'s' * (seen.cpus > 1)} on this node for {max(gpus, 1)} ranks",
+            f"the job has {seen.cpus} CPU{'s' * (seen.cpus > 1)} on this node for {wanted} {what}{'s' * (wanted > 1)}",
             observed=f"{seen.cpus}",
-            expected=f"at least {max(gpus, 1) * 2}",
+            expected=f"at least {wanted * 2}",
         )
 
 

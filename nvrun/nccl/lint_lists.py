@@ -160,6 +160,7 @@ def _on_this_host(setting: Setting, listed: parse.DeviceList, given: Given) -> I
     if setting.name == "NCCL_IB_HCA":
         taken = [port.device for port in ports if listed.takes(port.device, port.port)]
     if not taken:
+        apart = [device for device in present if device != "lo"]  # it may be named, but reaches no other host
         falls = setting.name == "NCCL_IB_HCA"
         yield found(
             setting,
@@ -168,7 +169,7 @@ def _on_this_host(setting: Setting, listed: parse.DeviceList, given: Given) -> I
             f"{setting.name}={setting.value} leaves {host} with no usable device: NCCL "
             + ("falls back to sockets without a warning" if falls else "fails with 'no socket interface found'"),
             expected=f"one or more of {', '.join(present) or 'none, for there is none'}",
-            remedy=f"name devices of {host}: {', '.join(present)}" if present else setting.removal,
+            remedy=setting.removal + (f", or name devices of {host}: {', '.join(apart)}" if apart else ""),
             host=host,
         )
     elif not listed.exact:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nvrun.checks import Job
+from nvrun.endpoint import Endpoint
 from nvrun.facts import SECTIONS, HostFacts, PathFact
 from nvrun.model import Severity
 from nvrun.torchrun import TorchrunArgs, split
@@ -71,6 +72,10 @@ def names(**changes: object) -> Change:
 
 def peers(**changes: tuple[str, ...]) -> Change:
     return lambda known: with_(known, names=with_(known.names, peers={**known.names.peers, **changes}))  # type: ignore[union-attr]
+
+
+def meeting(host: str, nodes: int = 2) -> Endpoint:
+    return Endpoint(host=host, port=29500, flag="--master-addr", nodes=nodes, listens=False)
 
 
 FIRST = fleet("cpu_host", 3)["n01"]
@@ -171,6 +176,10 @@ CASES = [
     Case("peer-name-unknown", ERROR, "cpu_host", one(peers(n03=())), words="n03"),
     Case("peer-name-loopback", ERROR, "cpu_host", one(peers(n03=("127.0.1.1",)))),
     Case("peer-name-wrong", ERROR, "cpu_host", one(peers(n03=("10.99.99.99",))), words="10.99.99.99"),
+    Case("endpoint-unknown", WARNING, "cpu_host", one(names(peer_errors={"login1": "Name or service not known"})),
+         hosts=1, host="n01", job=Job(endpoint=meeting("login1")), words="--master-addr login1 has no address"),
+    Case("endpoint-loopback", WARNING, "cpu_host", {}, hosts=1, host="n01", job=Job(endpoint=meeting("localhost")),
+         words="2 nodes are to meet at localhost"),
     # gpu
     Case("gpu-driver-fails", FATAL, "h100x8",
          one(lambda known: with_(known, gpus=None, missing={"gpus": "NVML: Driver/library version mismatch"})),

@@ -21,6 +21,7 @@ from nvrun.cli import main
         ("check a,b", "did you mean --hosts a,b?"),
         ("check 'gpu[01-04]'", "did you mean --hosts gpu[01-04]?"),
         ("help", "nvrun --help"),
+        ("doctor", "doctor is no command, and no file in {here}"),
         ("--preset nvlink plan", "comes before its flags: nvrun plan"),
         ("trian.py", "no such file in {here}; did you mean train.py?"),
         ("{here}/trian.py --lr 1", "trian.py: no such file; did you mean {here}/train.py?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,19 @@ def test_a_working_directory_that_is_not_there_is_the_hosts_fault_not_torchruns(
     assert "the working directory /no/such: No such file or directory" in done.stderr
     told = json.loads((tmp_path / "nvrun-runs/latest/result.json").read_text())
     assert [(each["code"], each["host"]) for each in told["findings"]] == [("path-missing", os.uname().nodename)]
+
+
+def test_what_is_wrong_with_the_place_where_nodes_meet_is_told_before_they_wait(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as held:
+        port = held.getsockname()[1]
+        done = nvrun(tmp_path, "--master-addr", "localhost", "--master-port", port, RANK)
+    assert done.returncode == 78, done.stderr
+    assert f"port {port} is taken by" in done.stderr
+    for flags, code in (((), "endpoint-loopback"), (("--master-addr", "no-host.invalid"), "endpoint-unknown")):
+        argv = [sys.executable, "-m", "nvrun", "check", "--nnodes", "2", "--node-rank", "1", *flags]
+        told = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert f"[{code}]" in told.stdout, told
+        assert told.returncode == 0  # nodes may share a host, and a pod's name may be known once that pod is up
 
 
 def test_a_file_with_a_subcommands_name_is_run(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_a_job_recovers_from_a_rank_that_dies_once(lab: Lab, folder: Path) -> No
     assert seen.codes == (0,), seen.said
     assert seen.losses_right, seen.steps
     assert {step.ranks for step in seen.steps} == {2}
+    assert re.search(r"nvrun: rank \d on b \(local rank 0\) .*: torchrun starts all ranks again \(1 of 1\)", seen.said)
     assert not seen.behind
 
 

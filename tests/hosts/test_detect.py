@@ -170,6 +170,7 @@ def test_what_was_not_read_is_not_judged() -> None:
     [
         ({}, {"cpus": 1}, (), "slurm-one-cpu-per-task"),
         ({"SLURM_JOB_CPUS_PER_NODE": "2(x2)"}, {"cpus": 2}, (), "slurm-few-cpus"),
+        ({"SLURM_JOB_CPUS_PER_NODE": "2(x2)"}, {"cpus": 2}, ("--nproc-per-node=4",), "slurm-few-cpus"),
         ({"SLURM_GPUS_PER_TASK": "1"}, {"gpus": 1}, (), "slurm-gpus-isolated"),
         ({"SLURM_TRES_PER_TASK": "gres/gpu:1"}, {"gpus": 1}, (), "slurm-gpus-isolated"),
         ({"SLURMD_TRES_BIND": "gpu:per_task:1"}, {"gpus": 1}, (), "slurm-gpus-isolated"),
@@ -195,6 +196,19 @@ def test_traps(change: dict[str, str], seen: dict[str, object], argv: tuple[str,
     for finding in traps(environ, detect(environ), torchrun, Seen(**values)):
         assert finding.message
         assert finding.remedy
+
+
+def test_cpus_are_held_against_the_ranks_that_were_asked_for() -> None:
+    seen = Seen(hostname="gpu04", cpus=2, gpus=4, pci_gpus=4, memlock_bytes=-1, rdma=True)
+    environ = STEP | {"SLURM_JOB_CPUS_PER_NODE": "2(x2)"}
+    assert codes(environ, seen, "--nproc-per-node=2") == []
+    for argv, words in (
+        (["--nproc-per-node=3"], "2 CPUs on this node for 3 ranks"),
+        ([], "2 CPUs on this node for 4 GPUs"),
+    ):
+        torchrun = TorchrunArgs.read(split([*argv, "t.py"], {}), environ)
+        told = traps(environ, detect(environ), torchrun, seen)
+        assert [each.message for each in told] == [f"the job has {words}"]
 
 
 @pytest.mark.parametrize("change", [{"SLURM_SUBMIT_HOST": "login1.site"}, {"SLURMD_NODENAME": "gpu04"}])

@@ -228,7 +228,7 @@ MATRIX = (
           bare=False, words=("rank 3 on b (local rank 1)",), actions=("wait", "fail:3:37", "sleep"),
           around=(setting.own_clock,), prefix=setting.OWN_CLOCK),
     Fault("two runs want the same port", code=78, ended_by="preflight", starts=False,
-          words=("none of the ports 29777 to 29777 is free",), around=(the_same_port,),
+          words=("port 29777 is taken by",), around=(the_same_port,),
           flags=("--master-port", str(BARE_PORT))),
     Fault("b has Python 3.9, a another", code=78, ended_by="preflight", starts=False, bare=False,
           words=("python-version-differs",), flags=setting.OTHER_PYTHON, around=(setting.other_python,)),
