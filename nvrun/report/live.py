@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from nvrun.monitor import HostSamples, RankRead, Sample
@@ -42,7 +43,7 @@ def _host(host: HostPlan, seen: HostSamples, now: float) -> str:
     if last.memory_available is not None:
         said.append(f"{last.memory_available / (1 << 30):.0f} GiB left")
     for word, way in (("sent", "tx"), ("received", "rx")):
-        if (rate := _rate(seen, lambda each, way=way: _bytes(each, way))) is not None:  # type: ignore[misc]
+        if (rate := _rate(seen, partial(_bytes, way=way))) is not None:
             said.append(f"{word} {rate / 1e9:.3g} GB/s")
     if last.gpus is None:
         said.append(f"GPUs not read: {printable(last.gpus_unread)}")
