@@ -12,6 +12,7 @@ from nvrun.facts import Gpu, HostFacts, Interface, Network, RdmaPort
 from nvrun.model import Frozen
 from nvrun.nccl.parse import device_list
 from nvrun.topology.interface import Peers, addresses, socket_interface
+from nvrun.topology.nics import link_layer
 from nvrun.torchrun import TorchrunArgs
 
 
@@ -150,8 +151,11 @@ def _candidates(facts: HostFacts) -> list[RdmaPort]:
     cards = {gpu.pci for gpu in facts.gpus or ()} | set(facts.gpus_on_pci or ())  # NVML may lack one that is broken
     roots = {paths[address] for address in cards if address in paths}
     near = [port for port in ports if port.pci and paths.get(port.pci) in roots]
-    # One whose place is not told is what it is on the other hosts.
-    return [port for port in ports if port in near or port.pci is None] if near else ports
+    if near:  # one whose place is not told is what it is on the other hosts
+        ports = [port for port in ports if port in near or port.pci is None]
+    active = ((port.link_layer, port.rate_gbps) for port in ports if port.state == "ACTIVE")
+    layer = link_layer(active, certain=bool(near))
+    return [port for port in ports if layer in (None, port.link_layer)]
 
 
 VERBS = ("InfiniBand", "Ethernet")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from nvrun.model import Frozen
@@ -42,6 +42,7 @@ def compute_nics(topology: Topology) -> ComputeNics:
     """The ports that are there for the GPUs, told from storage and management.
 
     A compute port shares a PCIe switch with a GPU, is active, and has the link layer and the rate of most such ports.
+    Where no port does, all of the fastest one's link layer count: NCCL cannot connect InfiniBand with Ethernet.
     Virtual functions beside a physical one are left out, and ports that the job may not open where it may open others
     (a pod was given these). What is not known of a port does not speak against it.
     """
@@ -59,8 +60,9 @@ def compute_nics(topology: Topology) -> ComputeNics:
             left_out[port_name(nic)] = reason
         else:
             candidates.append(nic)
-    layer = _commonest([nic.link_layer for nic in candidates if nic.link_layer])
-    rate = _commonest([nic.rate_gbps for nic in candidates if nic.rate_gbps and nic.link_layer == layer])
+    layer = link_layer(((nic.link_layer, nic.rate_gbps) for nic in candidates), certain=certain)
+    rates = [nic.rate_gbps for nic in candidates if nic.rate_gbps and nic.link_layer == layer]
+    rate = _commonest(rates) if certain else None
     chosen = []
     for nic in candidates:
         if layer is not None and nic.link_layer not in (None, layer):
@@ -71,6 +73,15 @@ def compute_nics(topology: Topology) -> ComputeNics:
             chosen.append(nic)
     chosen.sort(key=lambda nic: (nic.pci or "", nic.port or 0))
     return ComputeNics(chosen=tuple(chosen), left_out=left_out, certain=certain)
+
+
+def link_layer(ports: Iterable[tuple[str | None, float | None]], *, certain: bool) -> str | None:
+    """Of ports (link layer, rate in Gb/s) the link layer that carries the training traffic: where they are known to be
+    beside GPUs that of most, else that of the fastest, for storage and management are slower. InfiniBand of equals."""
+    known = [(layer, rate or 0.0) for layer, rate in ports if layer]
+    if certain:
+        return _commonest([layer for layer, _ in known])
+    return max(known, key=lambda port: (port[1], port[0]), default=(None, 0.0))[0]
 
 
 def _unfit(nic: NicPlace, is_open: bool, physical: bool) -> str:
@@ -155,7 +166,11 @@ def _not_known(hosts: Mapping[str, Topology], found: Mapping[str, ComputeNics]) 
     """Why compute ports cannot be told from others; empty where they can."""
     if any(nic.active is None for topology in hosts.values() for nic in topology.nics):
         return "which ports are active is not known"
-    vague = [host for host, nics in found.items() if not nics.certain and len(nics.chosen) > 1]
+    vague = [
+        host
+        for host, nics in found.items()
+        if not nics.certain and len(nics.chosen) > 1 and not _wrong_ports(hosts[host], nics)
+    ]
     if vague:
         return f"no port shares a PCIe switch with a GPU ({_and(vague)}): nothing tells compute ports from others"
     return ""

@@ -159,7 +159,7 @@ CASES = [
     Case("rdma-mtu-low", WARNING, "h100x8", every(all_ports(active_mtu=2048)), host=None),
     Case("rdma-ports-differ", FATAL, "h100x8",
          one(lambda known: with_(known, rdma=tuple(p for p in known.rdma or () if p.device != "mlx5_4")))),
-    Case("roce-gid-missing", FATAL, "h100x8", one(port("mlx5_0", link_layer="Ethernet",
+    Case("roce-gid-missing", FATAL, "a100x8_nps4", one(port("mlx5_0",
          gids=(Gid(index=0, gid="fe80:0000:0000:0000:0000:00ff:fe01:0001", type="RoCE v2"),))), words="link-local"),
     Case("pkey-not-shared", FATAL, "h100x8", one(all_ports(pkeys=("0x7fff", "0x8001")))),
     Case("rdma-firmware-differs", WARNING, "h100x8", one(port("mlx5_4", firmware="28.30.0001"))),

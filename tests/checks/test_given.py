@@ -363,3 +363,39 @@ def test_p2p_of_which_the_driver_says_nothing_is_not_known() -> None:
     verdict = judge(changed(hosts, "n02", gpu(0, p2p={**first.p2p, second.uuid: "function not found"})))
     assert codes(verdict, Severity.INFO) == set()
     assert [(one.host, one.reason) for one in verdict.skipped] == [("n02", "P2P between GPUs 0-1: function not found")]
+
+
+def beside(device: str, like: str, **changes: Any) -> Change:
+    """One more RDMA port in the slot's neighbourhood of another one."""
+
+    def change(known: HostFacts) -> HostFacts:
+        first = next(one for one in known.rdma or () if one.device == like)
+        card = next((one for one in known.pci or () if one.address == first.pci), None)
+        own = f"{(first.pci or '')[:-1]}5"
+        more = with_(first, device=device, pci=own, node_guid=None, gids=(), netdev=None, **changes)
+        places = () if card is None else (with_(card, address=own, path=(*card.path[:-1], own)),)
+        return with_(known, rdma=(*(known.rdma or ()), more), pci=(*(known.pci or ()), *places))  # type: ignore[no-any-return]
+
+    return change
+
+
+def test_storage_on_ethernet_beside_a_gpu_is_no_rail_of_infiniband() -> None:
+    """A BlueField below a GPU's switch, without an address: NCCL is kept from it, and nobody is told of its GIDs."""
+    hosts = every(fleet("h100x8", 2), beside("mlx5_20", "mlx5_0", link_layer="Ethernet", rate_gbps=200.0))
+    assert codes(judge(hosts)) == set()
+    lists = hca_lists({host: from_facts(known) for host, known in hosts.items()})
+    assert "mlx5_20" not in (lists["n01"].value or "mlx5_20")
+    assert "mlx5_20:1" in lists["n01"].why
+
+
+def test_where_no_nic_is_near_a_gpu_the_fastest_ones_link_layer_counts() -> None:
+    """One InfiniBand port and two slower Ethernet ones: with all three NCCL connects what cannot be connected."""
+    hosts = fleet("gh200", 2)
+    fast = (hosts["n01"].rdma or ())[0]
+    for device in ("mlx5_7", "mlx5_8"):
+        hosts = every(hosts, beside(device, fast.device, link_layer="Ethernet", rate_gbps=25.0))
+    assert codes(judge(hosts)) == set()
+    lists = hca_lists({host: from_facts(known) for host, known in hosts.items()})
+    assert {one.value for one in lists.values()} == {f"={fast.device}:1"}
+    alike = every(fleet("gh200", 2), beside("mlx5_7", fast.device))
+    assert {one.value for one in hca_lists({h: from_facts(k) for h, k in alike.items()}).values()} == {None}
