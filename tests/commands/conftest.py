@@ -76,20 +76,18 @@ def started(lab: Lab, place: Path, hosts: Sequence[str], runs: Path | None = Non
     runs = runs or place / "runs"
     arguments = ["--hosts", ",".join(hosts), "--nproc-per-node", "1", "--run-dir", str(runs), "--check=off",
                  str(LEAVER), str(place / "ready")]  # fmt: skip
-    running = lab.popen([*NVRUN, *arguments])
-    run = Started(lab, running, hosts, runs)
-    ready = [lab.path(host, place / f"ready.{rank}") for rank, host in enumerate(hosts)]
-    try:
-        wait_for(lambda: running.poll() is not None or all(path.exists() for path in ready), "all ranks up", timeout=60)
-        assert running.poll() is None, running.communicate()
-        yield run
-    finally:
-        if running.poll() is None:
+    with lab.popen([*NVRUN, *arguments]) as running:
+        run = Started(lab, running, hosts, runs)
+        ready = [lab.path(host, place / f"ready.{rank}") for rank, host in enumerate(hosts)]
+        try:
+            wait_for(
+                lambda: running.poll() is not None or all(path.exists() for path in ready), "all ranks up", timeout=60
+            )
+            assert running.poll() is None, running.communicate()
+            yield run
+        finally:
             running.kill()
-        for stream in (running.stdout, running.stderr, running.stdin):
-            if stream:
-                stream.close()
-        running.wait()
-        for host in hosts:
-            for process in run.daemons(host):
-                os.kill(process.pid, signal.SIGKILL)
+            running.wait()
+            for host in hosts:
+                for process in run.daemons(host):
+                    os.kill(process.pid, signal.SIGKILL)

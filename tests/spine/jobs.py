@@ -179,21 +179,18 @@ def up(
     **options: Any,
 ) -> Iterator[Job]:
     """Whatever starts those ranks, once they are up; it is killed at the end where it still runs."""
-    running = lab.popen(argv, start_new_session=True, **options)
-    try:
-        wanted = [place / f"ready.{rank}" for rank in range(len(hosts) * ranks)]
-        wait_for(
-            lambda: running.poll() is not None or all(path.exists() for path in wanted), "all ranks up", timeout=wait
-        )
-        assert running.poll() is None, f"it ended with {running.returncode}: {running.communicate()}"
-        yield Job(lab, running, hosts, place, way)
-    finally:
-        if running.poll() is None:
+    wanted = [place / f"ready.{rank}" for rank in range(len(hosts) * ranks)]
+    with lab.popen(argv, start_new_session=True, **options) as running:
+        try:
+            wait_for(
+                lambda: running.poll() is not None or all(path.exists() for path in wanted),
+                "all ranks up",
+                timeout=wait,
+            )
+            assert running.poll() is None, f"it ended with {running.returncode}: {running.communicate()}"
+            yield Job(lab, running, hosts, place, way)
+        finally:
             running.kill()
-        for stream in (running.stdout, running.stderr, running.stdin):
-            if stream:
-                stream.close()
-        running.wait()
 
 
 def result(place: Path) -> dict[str, Any]:
