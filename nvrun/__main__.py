@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import signal
 import sys
 
 
@@ -13,6 +14,8 @@ def main() -> None:
 
     try:
         code = run(sys.argv[1:], dict(os.environ))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # nothing is left that could be ended
+            signal.signal(number, signal.SIG_IGN)
         sys.stdout.flush()
     except BrokenPipeError:  # `nvrun ... | head`: nobody reads any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -276,7 +276,7 @@ class Launch:
             bad_hosts=self._bad_hosts | ({} if self._is_the_step() else self._lost | self._unreachable()),
             between=self._between,
             changed=tuple(self._changed),
-            not_fetched=self._logs.not_fetched(),
+            not_fetched=self._logs.not_fetched(begun=self.plan is not None),
         )
 
     def _hang(self) -> Iterable[Finding]:
@@ -364,6 +364,7 @@ class Launch:
 
     def lost(self, host: int, why: str) -> None:
         before, self._states[host] = self._states[host], "gone"
+        self._logs.lost(host, why)
         if before in ("done", "left") or (before == "running" and self._goes_on_without(host, why)):
             return
         if before == "running" or self._crew.ending is None:

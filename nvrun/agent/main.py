@@ -37,6 +37,8 @@ class Agent:
         self.folder: Optional[folder.Folder] = None
         self._mark, self._mark_fd = "", mark_fd
         self._keeper = os.getppid()
+        self.fetched = False
+        """The launcher has asked for the folder's files."""
         self._held: Optional[netcheck.Held] = None
         self.hook_mark = ""
         self._tasks = tasks.Tasks(self.loop, keep_closed=(into, out))
@@ -100,7 +102,8 @@ class Agent:
             if message.get("ports"):
                 self._held, port = netcheck.hold_port(message["ports"])
         except OSError as error:
-            self.link.send({"t": "cannot", "code": trouble, "why": str(error)})
+            why = "%s: %s" % (error.filename, error.strerror) if error.filename and error.strerror else str(error)
+            self.link.send({"t": "cannot", "code": trouble, "why": why})
             return
         self.link.send({"t": "prepared", "folder": path, "shared": shared, "port": port})
 
@@ -228,6 +231,7 @@ class Agent:
     def on_fetch(self, message: Message) -> None:
         """All files of a private folder, as the link takes them."""
         assert self.folder is not None
+        self.fetched = True
         self.link.send_all(self._files(self.folder))
 
     def on_sweep(self, message: Message) -> None:
@@ -336,7 +340,7 @@ def main(into: int, out: int) -> None:
         code = 1
     agent.standing.end_all()
     agent.end_what_is_left()
-    if agent.folder and not agent.job:  # made for a job that never started
+    if agent.folder and not agent.fetched and not (agent.job and agent.job.begun):  # no rank has written into it
         folder.remove(agent.folder)
     if agent.hook_mark:
         from . import command

@@ -57,7 +57,10 @@ def main(sock: socket.socket) -> None:
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
-        sys.stderr.write("nvrun: cannot run %s: %s\n" % (argv[0], error.strerror))
+        why = error.strerror
+        if isinstance(error, FileNotFoundError) and os.path.exists(argv[0]):
+            why = "the interpreter that it names is not there"
+        sys.stderr.write("nvrun: cannot run %s: %s\n" % (argv[0], why))
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 

@@ -132,6 +132,11 @@ class Job:
         self._loop.later(_STOPPED_SECONDS, partial(self._look_whether_stopped, stopped))
 
     @property
+    def begun(self) -> bool:
+        """Ranks were let go."""
+        return self._go is not None
+
+    @property
     def grace(self) -> float:
         """Seconds from TERM to KILL."""
         return float(self._request["grace"])

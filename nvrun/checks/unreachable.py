@@ -122,7 +122,8 @@ _unreachable(
 _unreachable(
     "host-no-folder",
     "the agent finds no folder for its files on the host",
-    "make room in /tmp or XDG_RUNTIME_DIR there, writable for the job's user",
+    "make room (df -h, df -i) in TMPDIR or /tmp there, writable for the job's user, or remove what lies in its place; "
+    "--setup 'export TMPDIR=DIR' names another",
     source="mkdtemp(3)",
 )
 _unreachable(

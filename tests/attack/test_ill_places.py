@@ -210,3 +210,19 @@ def test_a_socket_that_somebody_took_is_named(here: Path) -> None:
         squatter.kill()
     assert done.returncode == 127, done.stderr
     assert b"torchrun could not be started: the socket @nvrun-" in done.stderr
+
+
+def test_a_program_whose_interpreter_is_not_there_is_told_as_that(here: Path) -> None:
+    done = sh("printf '#!/nowhere/sh\\n' >p; chmod +x p; $NVRUN --check off --no-python ./p", here)
+    assert done.returncode == 127, done.stderr
+    assert b"cannot run ./p: the interpreter that it names is not there" in done.stderr
+
+
+def test_a_signal_that_comes_when_all_is_over_changes_nothing(here: Path) -> None:
+    (here / "sitecustomize.py").write_text(
+        "import atexit, os, signal\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
+        "    atexit.register(os.kill, os.getpid(), number)\n"
+    )
+    done = sh("PYTHONPATH=$PYTHONPATH:. $NVRUN --version", here)
+    assert (done.returncode, done.stderr) == (0, b"")
