@@ -71,6 +71,8 @@ def visible(
         devices = [_by_index(gpus, index, ordered) for index in range(len(gpus))]
     else:
         devices, problem = _listed(gpus, wanted, ordered)
+        if not problem:
+            problem = _half_read(wanted)
         if problem and wanted not in _NONE:
             findings.append(_invalid_entry(host, wanted, problem))
     there = [device for device in devices if device is not None]
@@ -115,6 +117,15 @@ def _listed(gpus: Sequence[Gpu], wanted: str, ordered: bool) -> tuple[list[Devic
         seen.add(key)
         devices.append(device)
     return devices, ""
+
+
+def _half_read(wanted: str) -> str:
+    """An index with more behind it, which CUDA drops: `0-3` is 0, and so is `0;1`."""
+    for entry in wanted.split(","):
+        number = re.match(r"\s*\+?(\d{1,9})(?!\d)\s*\S", entry, re.ASCII)
+        if number is not None:
+            return f"CUDA reads {entry.strip()!r} as {int(number[1])}: there are no ranges, and only commas between"
+    return ""
 
 
 def _by_number(gpus: Sequence[Gpu], entry: str, ordered: bool) -> tuple[Device | None, str]:

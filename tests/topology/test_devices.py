@@ -64,7 +64,8 @@ def test_as_the_driver_reads_it(value: str, indices: list[int]) -> None:
     seen = visible(GPUS, {"CUDA_VISIBLE_DEVICES": value})
     assert [device.gpu.index for device in seen.devices if device.gpu] == indices
     assert bool(seen.findings) == (
-        value not in ("", "0,", "-1", "NoDevFiles") and len(value.rstrip(",").split(",")) > len(indices)
+        value not in ("", "0,", "-1", "NoDevFiles")
+        and (len(value.rstrip(",").split(",")) > len(indices) or value in ("0 1", "1abc,0", "1;0"))
     )
 
 
@@ -78,6 +79,8 @@ def test_like_gpus_keep_pci_order(order: dict[str, str]) -> None:
     [
         ("0,9", "index 9 is beyond the 2 GPUs of this host; CUDA stops there and sees 1 device"),
         ("0,0", "0 names a device twice: CUDA does not start"),
+        ("0-1", "CUDA reads '0-1' as 0: there are no ranges, and only commas between"),
+        ("1;0", "CUDA reads '1;0' as 1: there are no ranges, and only commas between"),
         ("GPU-", "GPU- fits 2 devices of this host; CUDA stops there and sees 0 devices"),
         ("GPU-zzz", "GPU-zzz fits no device of this host; CUDA stops there and sees 0 devices"),
         (f"0,{TWO}", f"'{TWO}' is no index in a list of indices; CUDA stops there and sees 1 device"),
