@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from nvrun.diagnose.rule import Rule, Stage, rule
 
+_NOT_COUNTED_AS_NONE = r"^(?!.*\b(?:errors?|counts?|ECC|NVLink)\b\W{1,4}0\b)"
+"""Health reports of a job write counters, and most of them are 0."""
+
 CUDA_RULES: tuple[Rule, ...] = (
     rule(
         "gpu-out-of-memory",
@@ -26,6 +29,7 @@ CUDA_RULES: tuple[Rule, ...] = (
         "A GPU's memory has an uncorrectable ECC error",
         "nvidia-smi -q -d ECC,ROW_REMAPPER; reset the GPU (or reboot) to remap the row, replace it if that fails",
         0.95,
+        pattern=_NOT_COUNTED_AS_NONE,
     ),
     rule(
         "nvlink-error",
@@ -34,6 +38,7 @@ CUDA_RULES: tuple[Rule, ...] = (
         "An NVLink had an uncorrectable error",
         "nvidia-smi nvlink -e; dmesg for Xid 74 or 144 to 150; reset the GPUs of that host",
         0.9,
+        pattern=_NOT_COUNTED_AS_NONE,
     ),
     rule(
         "fabric-manager-down",
@@ -113,7 +118,8 @@ CUDA_RULES: tuple[Rule, ...] = (
         "The GPU cannot be used: another process holds it in exclusive mode, or it is in an error state",
         "nvidia-smi for processes and compute mode; end what is left of earlier jobs; reset the GPU",
         0.85,
-        pattern=r"busy or unavailable|is/are busy|cudaErrorDevicesUnavailable|exclusive-thread",
+        pattern=r"busy or unavailable|is/are busy|cudaErrorDevicesUnavailable"
+        r"|exclusive-(?:thread|process) device",
     ),
     rule(
         "gpu-lost",
