@@ -21,6 +21,7 @@ from nvrun.model import EnvVar, Finding, Frozen, Severity, Verdict
 from nvrun.nccl import lint
 from nvrun.placement import Placed, place, wishes_of
 from nvrun.plan import Plan
+from nvrun.prepare import opened_port
 from nvrun.report import findings
 
 
@@ -48,7 +49,7 @@ def context(plan: Plan, job: Job) -> checks.Job:
         require_path=job.options.require_path,
         require_same=job.options.require_same,
         textfile=None if job.options.monitor == "off" else job.options.monitor_textfile,
-        port=plan.master_port or (job.endpoint.port if job.endpoint and job.endpoint.listens else None),
+        port=opened_port(job, plan),
         endpoint=job.endpoint,
         run_id=plan.id,
         torchrun=job.args,

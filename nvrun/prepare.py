@@ -131,9 +131,13 @@ def facts_requests(job: Job, plan: Plan) -> dict[int, Body]:
     return {host.node: _facts_request(job, plan, host.node) for host in plan.hosts}
 
 
+def opened_port(job: Job, plan: Plan) -> int | None:
+    """The port that torchrun will open on the first host, as far as that is known before."""
+    return plan.master_port or (job.endpoint.port if job.endpoint and job.endpoint.listens else None)
+
+
 def _facts_request(job: Job, plan: Plan, node: int) -> Body:
-    host, meeting = plan.hosts[node], job.endpoint
-    port = plan.master_port or (meeting.port if meeting and meeting.listens else None)
+    host, meeting, port = plan.hosts[node], job.endpoint, opened_port(job, plan)
     return {
         "host": host.host.name,
         "python": host.argv[0],
