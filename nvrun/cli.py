@@ -153,8 +153,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     slips.check_script(the_job)
     if the_job.not_listed and invocation.source("exclude") == "--exclude":  # a site's own list may name other hosts
         print(f"nvrun: --exclude: {fold(the_job.not_listed)}: no host of {the_job.hosts_from}", file=sys.stderr)
-    for notice in replacement.check(the_job):
-        print(f"nvrun: {notice}", file=sys.stderr)
+    _tell([*the_job.notices, *replacement.check(the_job)])
     folder = new_folder(the_job, environ)
     attempts: list[Attempt] = []
     struck_off: dict[str, str] = {}

@@ -77,6 +77,8 @@ def failure(paths: Sequence[Path]) -> Failure:
         stopped=stopped,
         otherwise=_nothing_known(result, request, paths),
     )
+    if result and result.ended_by == "success" and first:
+        page = f"{result.run_id} ended with success all the same; a rank had failed before\n{page}"
     return Failure((*([stopped] if stopped else ()), *findings), page, tuple(found.skipped))
 
 

@@ -26,7 +26,7 @@ from nvrun.options import Options, assignment
 from nvrun.preset_file import Preset
 from nvrun.textfile import read_text
 from nvrun.torchrun import TorchrunArgs
-from nvrun.travel import travelling
+from nvrun.travel import stays, travelling
 from nvrun.tune.known import TUNED, load_tuned
 
 LOST_AFTER = 300.0
@@ -84,6 +84,8 @@ class Job(Frozen, frozen=True, kw_only=True):
     """Variables of configuration files: they hold where a host has none."""
     forwarded: tuple[EnvVar, ...] = ()
     """What travels to hosts that do not have this environment."""
+    notices: tuple[str, ...] = ()
+    """What to tell the user of his own environment."""
     presets: tuple[Preset, ...] = ()
     """Those named, in order."""
     auto_presets: tuple[Preset, ...] = ()
@@ -190,6 +192,8 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
             )
     variables = list(_variables(invocation, environ))
     folders = preset_folders(environ, options.preset_path)
+    others = {"ssh", "rsh"} & {*kinds, *spare_kinds}
+    unsent = stays(environ, [variable.name for variable, _ in variables]) if others else None
     return Job(
         mode=found,
         detected=seen,
@@ -207,6 +211,7 @@ def read(invocation: Invocation, environ: Mapping[str, str]) -> Job:
         env=tuple(variable for variable, default in variables if not default),
         defaults=tuple(variable for variable, default in variables if default),
         forwarded=travelling(environ),
+        notices=(unsent,) if unsent else (),
         presets=tuple(presets.load(name, folders) for name in _presets(options)),
         auto_presets=presets.load_all(folders) if "auto" in options.preset else (),
         tuned_presets=load_tuned(folders) if TUNED in options.preset else (),

@@ -13,6 +13,7 @@ from nvrun.active import run
 from nvrun.active.clock import Clock
 from nvrun.active.run import Outcome
 from nvrun.agent import denied
+from nvrun.checks.checklist import LINT
 from nvrun.facts import HostFacts
 from nvrun.fleet.crew import Crew
 from nvrun.job import Job
@@ -194,7 +195,11 @@ def judge(
     return Verdict(
         findings=(*found, *tried.findings, *placed.findings, *verdict.findings, *linted(placed, fleet)),
         skipped=(*placed.skipped, *verdict.skipped, *tried.skipped),
-        judged=(*verdict.judged, *tried.judged),
+        judged=(
+            *verdict.judged,
+            *([LINT] if all(known.env is not None for known in facts.values()) else []),
+            *tried.judged,
+        ),
     )
 
 

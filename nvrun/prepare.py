@@ -202,5 +202,8 @@ def ranks_of(job: Job, host: Host, gpus: int, cpus: int) -> int:
             else f"--nproc-per-node cpu: how many {host.name} has is not known, so give a number"
         )
     if isinstance(wanted, str) and not gpus:
-        raise UsageError(f"--nproc-per-node {wanted}: {host.name} has no GPU that the job may use, so give a number")
+        raise UsageError(
+            f"--nproc-per-node {wanted}: {host.name} has no GPU that the job may use",
+            hint="--nproc-per-node N gives a number",
+        )
     return max(gpus, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from nvrun.model import EnvVar
 
@@ -18,6 +18,14 @@ def travels(name: str) -> bool:
     if name in NEVER or name.startswith(NEVER_PREFIXES):
         return False
     return name in NAMES or name.startswith(PREFIXES)
+
+
+def stays(environ: Mapping[str, str], given: Collection[str]) -> str | None:
+    """What to tell a user whose GPUs other hosts would not keep to; `given`: variables that --env and files name."""
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None or "CUDA_VISIBLE_DEVICES" in given:
+        return None
+    return f"CUDA_VISIBLE_DEVICES={chosen} holds here alone: --env CUDA_VISIBLE_DEVICES gives it to the other hosts"
 
 
 def travelling(environ: Mapping[str, str]) -> tuple[EnvVar, ...]:

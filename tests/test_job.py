@@ -19,3 +19,20 @@ def test_a_configuration_file_gives_defaults_whatever_it_is_called(tmp_path: Pat
     read = job.read(config.load(argv, environ), environ)
     assert {variable.name: variable.value for variable in read.defaults} == {"NCCL_DEBUG": "INFO"}
     assert {variable.name: variable.value for variable in read.env} == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--hosts a,b", True),
+        ("--hosts a,b --env CUDA_VISIBLE_DEVICES", False),
+        ("--hosts a,b --env CUDA_VISIBLE_DEVICES=1", False),
+        ("--hosts localhost", False),
+        ("--nproc-per-node 2", False),
+    ],
+)
+def test_gpus_chosen_here_are_not_taken_to_be_chosen_elsewhere(line: str, told: bool) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "0"}
+    notices = job.read(config.load([*line.split(), "train.py"], environ), environ).notices
+    assert bool(notices) is told
+    assert job.read(config.load([*line.split()[:2], "train.py"], {}), {}).notices == ()

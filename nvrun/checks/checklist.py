@@ -12,6 +12,9 @@ from nvrun.facts import SECTIONS, HostFacts
 from nvrun.hosts.nodeset import fold
 from nvrun.model import Severity, Skipped, Verdict, worst_first
 
+LINT = "nccl-lint"
+"""What judges each host's NCCL variables, as verdicts name it; no check, for it reads job scripts too."""
+
 
 class Topic(NamedTuple):
     """One line of the list."""
@@ -39,7 +42,8 @@ TOPICS = (
     Topic("RDMA: ports, rates, GIDs, partitions, PFC and ECN", ("rdma", "roce"), by_hand="PFC and ECN of the switches",
           section="rdma"),
     Topic("GPUs: count, health, NVLink and P2P", ("gpu", "gpu_health", "gpu_links", "collectives"), section="gpus"),
-    Topic("NCCL's variables, conf files and interfaces", ("environment-agrees", "conf-files-agree"), ("nccl-",)),
+    Topic("NCCL's variables, conf files and interfaces", ("environment-agrees", "conf-files-agree", LINT),
+          ("nccl-",)),
     Topic("launch command: script, flags, ranks and bindings",
           ("paths-there", "files-agree", "torchrun-flags", "cpus-enough", "binding-possible", "stacks-readable",
            "ssh-between-hosts"),
@@ -91,7 +95,7 @@ def _judge(topic: Topic, verdict: Verdict, job: Job, facts: Collection[HostFacts
     blind = [skipped for skipped in verdict.skipped if skipped.code in names]
     silent = _silent(facts)
     unheard = [skipped for skipped in blind if skipped.host in silent]
-    judged = names & set(verdict.judged)
+    judged = {*names, *topic.checks} & set(verdict.judged)
     if not judged or unheard:
         why = _blind(unheard or blind) or topic.by_hand or "nothing to compare"
         return Item(topic.title, "not checked", why)

@@ -28,6 +28,7 @@ from nvrun.monitor.samples import FILE
 from nvrun.plan import Plan
 from nvrun.report import live
 from nvrun.report.document import document
+from nvrun.report.text import end_in_words
 from nvrun.rundir import file_name
 
 EVERY_SECONDS = 2.0
@@ -51,12 +52,22 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> Said:
         if invocation.options.json:
             return Said(document(hosts=newest()))
         if not sys.stdout.isatty():
-            return Said(_plain(plan, newest(), offsets))
+            return Said(_over(found) + _plain(plan, newest(), offsets))
         with suppress(KeyboardInterrupt), Live(console=Console(), auto_refresh=False, screen=True) as screen:
             while runs.result_of(found.path) is None:
                 screen.update(_group(plan, newest(), offsets), refresh=True)
                 time.sleep(EVERY_SECONDS)
-        return Said(_plain(plan, newest(), offsets))
+        return Said(_over(found) + _plain(plan, newest(), offsets))
+
+
+def _over(found: runs.Run) -> str:
+    """That the samples are the last ones there are."""
+    result = runs.result_of(found.path)
+    return (
+        f"{found.path.name} is over: {end_in_words(result.ended_by, result.exit_code)}; as it was last\n"
+        if result
+        else ""
+    )
 
 
 @contextmanager

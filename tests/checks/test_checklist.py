@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvrun.checks import CHECKS, Job, checklist
 from nvrun.checks.active import ACTIVE
-from nvrun.checks.checklist import TOPICS
+from nvrun.checks.checklist import LINT, TOPICS
 from nvrun.facts import SECTIONS, HostFacts, PathFact
 from nvrun.model import Finding, Severity, Skipped, Verdict
 from nvrun.report import findings
@@ -17,7 +17,9 @@ def states(verdict: Verdict) -> dict[str, str]:
 
 def test_ten_lines_and_every_name_is_known() -> None:
     assert len(TOPICS) == 10
-    known = {check.name for check in CHECKS} | {check.family for check in CHECKS} | {test.name for test in ACTIVE}
+    known = (
+        {check.name for check in CHECKS} | {check.family for check in CHECKS} | {test.name for test in ACTIVE} | {LINT}
+    )
     assert {name for topic in TOPICS for name in topic.checks} <= known
 
 
@@ -25,6 +27,13 @@ def test_healthy_fleet_is_ok_where_it_was_judged() -> None:
     found = states(judge(fleet("h100x8", 3)))
     assert found.pop("data") == "not checked"
     assert set(found.values()) == {"ok"}
+
+
+def test_of_one_host_lint_has_judged_the_variables() -> None:
+    """There is no other host to compare them with."""
+    verdict = judge(fleet("cpu_host", 1))
+    assert states(verdict)["NCCL's"] == "not checked"
+    assert states(with_(verdict, judged=(*verdict.judged, LINT)))["NCCL's"] == "ok"
 
 
 def test_required_data_is_judged_where_it_was_asked_for() -> None:

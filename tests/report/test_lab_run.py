@@ -57,6 +57,7 @@ def test_hosts_that_share_nothing_are_watched_and_reported(watched: tuple[Lab, d
     lab, top, folder = watched
     assert set(top["hosts"]) == {"a", "b"}
     assert list(top["hosts"]["b"]["samples"][-1]["ranks"]) == ["1"]
+    assert "is over: ended well" in lab.run([*NVRUN, "top", "latest"], timeout=60, check=True).stdout
 
     used: dict[int, float] = {}
     for rank, host in enumerate("ab"):
