@@ -17,6 +17,7 @@ from nvrun.model import Finding, Severity
 from nvrun.nccl import catalogue
 from nvrun.nccl.lint import lint_hosts, lint_script, lint_settings
 from nvrun.nccl.setting import Setting
+from tests.nccl.launcher_lines import NOT_STARTED, STARTED
 
 INFO, WARNING, ERROR = Severity.INFO, Severity.WARNING, Severity.ERROR
 
@@ -629,3 +630,27 @@ def test_lint_answers_whatever_it_is_given(environment: dict[str, str], nccl: st
 def test_any_text_can_be_a_script(text: str) -> None:
     for name in ("a.sh", "a.yaml", "Dockerfile", "a.py", "a.csh", "nccl.conf"):
         lint_script(text, name)
+
+
+def refused(line: str) -> list[Finding]:
+    return coded(lint_script(f"#!/bin/bash\n{line}\n", "job.sh"), "launcher-refuses")
+
+
+def test_a_launcher_is_seen_where_it_is_started_and_nowhere_else() -> None:
+    missed = [line for line in STARTED if not any("--bad is no flag" in each.message for each in refused(line))]
+    assert not missed
+    wrong = {line: found for line in NOT_STARTED if (found := refused(line))}
+    assert not wrong
+
+
+def test_a_launcher_is_told_by_the_line_where_it_is_started() -> None:
+    text = "#!/bin/bash\nx='a\nb'\nsbatch <<EOF\n# c\nsrun \\\n  torchrun \\\n  --bad t.py\nEOF\ntorchrun --bad t.py\n"
+    found = coded(lint_script(text, "job.sh"), "launcher-refuses")
+    assert [each.evidence for each in found] == [
+        ("job.sh:6: srun torchrun --bad t.py",),
+        ("job.sh:10: torchrun --bad t.py",),
+    ]
+    stray = "#!/bin/bash\n" + "echo $(\n" * 99 + "torchrun --bad t.py\n"
+    (once,) = coded(lint_script(stray, "job.sh"), "launcher-refuses")
+    assert once.evidence == ("job.sh:101: torchrun --bad t.py",)
+    assert lint_script(stray.replace("torchrun", "$(\ntorchrun"), "job.sh") == [], "no shell's text is not read on"
