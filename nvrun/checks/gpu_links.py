@@ -104,6 +104,8 @@ def nvlinks_up(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
     usual = max(speeds, key=lambda speed: (speeds[speed], speed), default=0) or 0
     for gpu in planned:
         up = _active(gpu)
+        if gpu.mig is not None:
+            continue  # its instances have no NVLink
         # A card without a bridge beside a bridged pair has none; behind NVSwitches every GPU has all.
         by_design = up == 0 and not _switched(gpus)
         if up < most[gpu.name] and not by_design:
@@ -142,7 +144,7 @@ def _per_gpu(planned: Sequence[Gpu]) -> int | None:
 @check(P2P)
 def gpus_reach_each_other(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
     """Planned GPUs can reach each other's memory."""
-    planned = job.gpus_of(host, gpus)
+    planned = [gpu for gpu in job.gpus_of(host, gpus) if gpu.mig is None]
     indices = {gpu.uuid: gpu.index for gpu in planned}
     reasons: dict[tuple[str, bool], list[str]] = {}
     untold: dict[str, list[str]] = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nvrun.checks import pcie
+from nvrun.checks import Job, pcie
 from nvrun.checks.grown import growth
 from nvrun.facts import Gid, Gpu, GpuProcess, HostFacts, PciDevice, Xid
 from nvrun.model import Severity
@@ -399,3 +399,12 @@ def test_where_no_nic_is_near_a_gpu_the_fastest_ones_link_layer_counts() -> None
     assert {one.value for one in lists.values()} == {f"={fast.device}:1"}
     alike = every(fleet("gh200", 2), beside("mlx5_7", fast.device))
     assert {one.value for one in hca_lists({h: from_facts(k) for h, k in alike.items()}).values()} == {None}
+
+
+def test_an_instance_of_a_gpu_behind_nvswitches_has_no_nvlink_by_design() -> None:
+    hosts = fleet("h100x8", 1)
+    (cut, *_) = hosts["n01"].gpus or ()
+    off = tuple(with_(link, active=False) for link in cut.nvlinks)
+    divided = gpu(0, mig=("MIG-1",), nvlinks=off, p2p=dict.fromkeys(cut.p2p, "not supported"))
+    job = Job(gpus={"n01": ("MIG-1", *(one.uuid for one in (hosts["n01"].gpus or ())[1:]))})
+    assert codes(judge(changed(hosts, "n01", divided), job), Severity.INFO) == set()
