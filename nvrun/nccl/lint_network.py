@@ -67,6 +67,16 @@ def ib_without_ib(given: Given) -> Iterator[Finding]:
             "NCCL_NET=IB demands what NCCL_IB_DISABLE=1 switches off: NCCL fails at init",
             remedy=given.settings["NCCL_IB_DISABLE"].removal,
         )
+    elif net == "ib" and given.active_ports is not None:
+        if not any(port.uverbs_openable is not False for port in given.active_ports):
+            yield found(
+                given.settings["NCCL_NET"],
+                "nccl-net-contradiction",
+                ERROR,
+                "NCCL_NET=IB demands an active InfiniBand or RoCE port that the job may open, and there is none: NCCL"
+                " fails at init",
+                host=given.facts.host if given.facts else None,
+            )
     elif disabled or net == "socket":
         off = "NCCL_IB_DISABLE" if disabled else "NCCL_NET"
         for name, setting in given.settings.items():

@@ -60,7 +60,8 @@ def multi_node_nvlink(given: Given) -> Iterator[Finding]:
 
 
 def nvls(given: Given) -> Iterator[Finding]:
-    """NVLink SHARP demanded without asking the hardware."""
+    """NVLink SHARP demanded without asking the hardware. Without an NVSwitch NCCL never looks for it (graph/search.cc);
+    behind one whose fabric does not give it, init fails where the default would go on."""
     setting = given.settings.get("NCCL_NVLS_ENABLE")
     if setting is None or given.number("NCCL_NVLS_ENABLE") != 1:
         return
@@ -68,9 +69,10 @@ def nvls(given: Given) -> Iterator[Finding]:
     yield found(
         setting,
         "nccl-nvls-unasked",
-        ERROR if missing else INFO,
-        "NCCL_NVLS_ENABLE=1 assumes NVLink SHARP without asking the GPU"
-        + (", and no GPU here has an NVSwitch: init fails later" if missing else "; 2, the default, asks"),
+        WARNING if missing else INFO,
+        "NCCL_NVLS_ENABLE=1 has no effect: no GPU here has an NVSwitch"
+        if missing
+        else "NCCL_NVLS_ENABLE=1 assumes NVLink SHARP without asking the GPU; 2, the default, asks",
     )
 
 

@@ -100,7 +100,7 @@ LINT = (
      "remove NCCL_IB_AR_THRESHOLD", _NCCL),
     ("nccl-chunk-capped", "a chunk larger than its buffer allows", "NCCL takes 1/8 of NCCL_BUFFSIZE",
      "write that, or raise the buffer", _NCCL),
-    ("nccl-nvls-unasked", "NVLink SHARP demanded without asking the GPU", "init fails where there is none",
+    ("nccl-nvls-unasked", "NVLink SHARP demanded without asking the GPU", "init fails where the fabric has none",
      "unset it: 2, the default, asks", _NCCL),
     ("nccl-debugging-left", "a setting for hunting a fault was left on", "it costs speed or hides other faults",
      "remove it", _NCCL),

@@ -325,7 +325,7 @@ def test_what_the_fabric_says() -> None:
     assert lint({"NCCL_SOCKET_NTHREADS": "4"}, facts=host()) == []
 
 
-@pytest.mark.parametrize(("nvswitch", "severity"), [(True, INFO), (False, ERROR)])
+@pytest.mark.parametrize(("nvswitch", "severity"), [(True, INFO), (False, WARNING)])
 def test_nvls_unasked(nvswitch: bool, severity: Severity) -> None:
     (finding,) = lint({"NCCL_NVLS_ENABLE": "1"}, facts=host(nvswitch=nvswitch))
     assert finding.severity == severity
@@ -376,6 +376,22 @@ def test_gid_index_against_the_table() -> None:
     assert lint({"NCCL_IB_GID_INDEX": "3"}, facts=facts, nccl="2.19.3") == []
     (right,) = lint({"NCCL_IB_GID_INDEX": "3"}, facts=facts, nccl="2.27.5")
     assert right.severity == INFO
+
+
+def test_ib_is_demanded_where_there_is_none() -> None:
+    """NCCL fails at init; that a list leaves none of several is another finding."""
+    efa = host(hcas={"rdmap1s0": "Unknown"})
+    assert coded(lint({"NCCL_NET": "IB"}, facts=efa), "nccl-net-contradiction")[0].severity == ERROR
+    shut = with_ports(host(hcas=IB), uverbs_openable=False)
+    assert coded(lint({"NCCL_NET": "ib"}, facts=shut), "nccl-net-contradiction")
+    assert not lint({"NCCL_NET": "IB"}, facts=host(hcas=IB))
+    assert not lint({"NCCL_NET": "Socket"}, facts=efa)
+    assert not lint({"NCCL_NET": "IB"}, facts=HostFacts(host="n1"))  # nobody looked
+
+
+def with_ports(known: HostFacts, **changes: object) -> HostFacts:
+    ports = tuple(msgspec.structs.replace(port, **changes) for port in known.rdma or ())
+    return msgspec.structs.replace(known, rdma=ports)
 
 
 def test_only_the_tables_of_ports_in_use_count() -> None:
