@@ -284,8 +284,7 @@ class Launch:
 
     def _losses(self) -> Iterable[Finding]:
         if self._lost and self._is_the_step():
-            yield Finding(code=STEP_ENDED, severity=Severity.ERROR, message=self._step_ended(),
-                          remedy=MEANINGS[STEP_ENDED].remedy, confidence=0.9)  # fmt: skip
+            yield found(STEP_ENDED, Severity.ERROR, self._step_ended(), confidence=0.9)
             return
         for name, why in self._lost.items():
             message = f"{name} was lost {'before' if self.plan is None else 'while'} its ranks ran: {why}"
