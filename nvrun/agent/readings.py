@@ -78,6 +78,22 @@ def interfaces() -> Dict[str, Dict[str, int]]:
     return found
 
 
+class Carriers:
+    """How often the links of this host's network cards came or went; what is made by software comes and goes with what
+    made it, and is left out. Their files are found once."""
+
+    def __init__(self, root: str = "/sys/class/net") -> None:
+        self._files = {
+            name: "%s/%s/carrier_changes" % (root, name)
+            for name in _names(root)
+            if os.path.exists("%s/%s/device" % (root, name))
+        }
+
+    def read(self) -> Dict[str, int]:
+        """By interface; what has no such file any more, or is of another namespace, is absent."""
+        return {name: value for name, path in self._files.items() if (value := _number(path)) is not None}
+
+
 class RdmaPorts:
     """The ports of this host's RDMA devices. Their files are found once: a device does not come and go in a job."""
 

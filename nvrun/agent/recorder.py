@@ -60,6 +60,7 @@ class Monitor:
         self.gpus = readings.Gpus()
         self.ranks: Dict[int, int] = {}
         self._rdma = readings.RdmaPorts()
+        self._carriers = readings.Carriers()
 
     def take(self, whole: bool = True) -> Dict[str, Any]:
         """One sample; what could not be read is absent or, for the GPUs, has its reason. `whole`: also what is dear to
@@ -68,7 +69,7 @@ class Monitor:
         sample: Dict[str, Any] = {
             "at": time.time(),
             **readings.host(),
-            "interfaces": readings.interfaces(),
+            "interfaces": self._interfaces(),
             "rdma": self._rdma.read(),
             "ranks": {str(rank): found for rank, pid in self.ranks.items() if (found := readings.rank(pid))},
         }
@@ -76,6 +77,13 @@ class Monitor:
         used = resource.getrusage(resource.RUSAGE_SELF)
         sample["spent_s"] = round(used.ru_utime + used.ru_stime, 4)
         return sample
+
+    def _interfaces(self) -> Dict[str, Dict[str, int]]:
+        found = readings.interfaces()
+        for name, changes in self._carriers.read().items():
+            if name in found:
+                found[name]["carrier_changes"] = changes
+        return found
 
 
 class Recorder:

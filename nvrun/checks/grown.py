@@ -6,10 +6,13 @@ Counters that a host does not show are not judged. A counter that became smaller
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from time import gmtime, strftime
 from typing import NamedTuple
 
+import msgspec
+
 from nvrun.diagnose.xid import read_sxid
-from nvrun.facts import Filesystem, Gpu, HostFacts, Interface, RdmaPort
+from nvrun.facts import Filesystem, Gpu, HostFacts, Interface, RdmaPort, Xid
 from nvrun.meanings import means
 from nvrun.model import Finding, Severity
 
@@ -17,6 +20,9 @@ LOOKED_AT = ("gpus", "network", "rdma", "filesystems", "xids")
 """Sections of the facts that are compared."""
 FULL_BYTES = 16 << 20
 """A file system with less room than this has none for a log or a checkpoint."""
+CLOCK_SECONDS = 5.0
+"""By which the kernel's time of boot may differ between two readings: it follows a clock that NTP slews (proc(5):
+btime, whole seconds)."""
 PORT_ERRORS = {
     "symbol_error": "bit errors on the wire",
     "link_error_recovery": "the link had to recover",
@@ -91,27 +97,39 @@ def growth(before: HostFacts, after: HostFacts) -> Iterator[Finding]:
                 yield changed("gpu-lost", host, f"GPU {gpu.index}", "present", "gone")
     elif old and after.network is not None:  # the host answers, its driver does not
         yield changed("gpus-unreadable", host, "GPUs", "readable", after.missing.get("gpus", "not read"))
-    known = {(xid.code, xid.pci, xid.at, xid.text) for xid in before.xids or ()}
+    numbers = {gpu.pci: f" {gpu.index}" for gpu in before.gpus or ()}
     for xid in after.xids or () if before.xids is not None else ():
         switch = read_sxid(xid.text)
-        if (xid.code, xid.pci, xid.at, xid.text) not in known and (switch is None or switch.fatal):
+        if not any(_is_same(xid, old) for old in before.xids or ()) and (switch is None or switch.fatal):
             kind, device = ("SXid", "NVSwitch") if switch else ("Xid", "GPU")
             code = f"{kind.lower()}-{xid.code}"
             remedy = f"nvrun explain {code}; dmesg has the lines around it"
-            subject = f"{device} at {xid.pci or 'unknown'}"
-            yield changed(code, host, subject, "none", f"{kind} {xid.code}", remedy, (xid.text,))
+            subject = f"{device}{numbers.get(xid.pci or '', '')} at {xid.pci or 'unknown'}"
+            found = changed(code, host, subject, "none", f"{kind} {xid.code}", remedy, (xid.text,))
+            when = "" if xid.at is None else strftime(" at %H:%M:%S UTC", gmtime(xid.at))
+            message = f"{host}: {subject}: {found.observed}{when}, while the job ran"
+            yield msgspec.structs.replace(found, message=message)
     ports = {(port.device, port.port): port for port in before.rdma or ()}
     for port in after.rdma or ():
         if (port.device, port.port) in ports:
             yield from _of_port(host, ports[port.device, port.port], port)
     interfaces = {each.name: each for each in before.network.interfaces} if before.network else {}
+    wired = {each.master for each in interfaces.values() if each.pci}
     for each in after.network.interfaces if after.network else ():
-        if each.name in interfaces:
+        # A bridge of containers alone has a carrier as long as one of them runs.
+        if each.name in interfaces and (each.kind != "bridge" or each.name in wired):
             yield from _of_interface(host, interfaces[each.name], each)
     systems = {each.path: each for each in before.filesystems or ()}
     for system in after.filesystems or ():
         if system.path in systems:
             yield from _of_filesystem(host, systems[system.path], system)
+
+
+def _is_same(one: Xid, other: Xid) -> bool:
+    """Both readings have the time of boot from a clock that is set meanwhile."""
+    if (one.code, one.pci, one.text) != (other.code, other.pci, other.text):
+        return False
+    return one.at is None or other.at is None or abs(one.at - other.at) < CLOCK_SECONDS
 
 
 def _of_gpu(host: str, before: Gpu, after: Gpu) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
+from time import gmtime, strftime
 from typing import NamedTuple
 
 from nvrun.checks.code import ERROR, INFO, WARNING, Code, declare
@@ -109,6 +110,16 @@ ERRORS = declare(
     remedy="cable, transceiver, riser or port; look whether it goes on: nvrun check",
     source=f"{_NVML}; kernel, Documentation/ABI/stable/sysfs-class-infiniband",
     depends="error for uncorrected memory errors",
+    real=False,
+)
+LINK_DOWN = declare(
+    "run-link-down",
+    WARNING,
+    "a network link went down during the job",
+    read=f"{_READ}: link_downed of RDMA ports, carrier_changes of network cards, each against the sample before",
+    why="what was on its way is lost: collectives stand still until it is back, or end with an error",
+    remedy="cable, transceiver or switch port; ethtool, ibstat and dmesg on that host say more",
+    source="kernel, Documentation/ABI/stable/sysfs-class-infiniband, testing/sysfs-class-net",
     real=False,
 )
 BLIND = declare(
@@ -320,10 +331,40 @@ def _errors(host: str, seen: HostSamples) -> Iterator[Finding]:
     for name in names:
         if grown := _grown([sample.interfaces.get(name, {}).get("errors") for sample in seen.samples]):
             yield _grew(ERRORS, host, name, f"{grown} packet errors")
+        changes = [sample.interfaces.get(name, {}).get("carrier_changes") for sample in seen.samples]
+        yield from _went_down(host, name, seen.samples, changes, 2)
     ports = {(port, what): None for sample in seen.samples for port, read in sample.rdma.items() for what in read}
     for port, what in ports:
-        if what not in ("rx", "tx") and (grown := _grown([each.rdma.get(port, {}).get(what) for each in seen.samples])):
+        if what == "link_downed":
+            counts = [each.rdma.get(port, {}).get(what) for each in seen.samples]
+            yield from _went_down(host, port.replace("/", " port "), seen.samples, counts, 1)
+        elif what not in ("rx", "tx") and (
+            grown := _grown([each.rdma.get(port, {}).get(what) for each in seen.samples])
+        ):
             yield _grew(ERRORS, host, port, f"{what} grew by {grown}")
+
+
+def _went_down(
+    host: str, link: str, samples: Sequence[Sample], counts: Sequence[int | None], each: int
+) -> Iterator[Finding]:
+    """Where a counter grew that grows by `each` when a link goes down and comes back; when, by the host's clock."""
+    known = [(sample.at, count) for sample, count in zip(samples, counts, strict=True) if count is not None]
+    steps = [(before, at, now - old) for (before, old), (at, now) in pairwise(known) if now > old]
+    if steps:
+        before, at, _ = steps[0]
+        times = -(-sum(grown for *_, grown in steps) // each)
+        often = f"{times} times, first" if times > 1 else ""
+        yield LINK_DOWN.found(
+            f"{link} went down{' ' * bool(often)}{often} between {_clock_time(before)} and {_clock_time(at)} UTC",
+            host=host,
+            subject=link,
+            observed=f"{times}",
+            expected="0",
+        )
+
+
+def _clock_time(at: float) -> str:
+    return strftime("%H:%M:%S", gmtime(at))
 
 
 def _grown(values: Sequence[int | None]) -> int:

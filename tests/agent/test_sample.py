@@ -89,6 +89,17 @@ def test_rank_that_is_gone_is_absent() -> None:
     assert readings.rank(process.pid) is None
 
 
+def test_carriers_are_those_of_cards(tmp_path: Path) -> None:
+    for name in ("eth0", "docker0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "carrier_changes").write_text("3\n")
+    (tmp_path / "eth0/device").mkdir()
+    carriers = readings.Carriers(str(tmp_path))
+    assert carriers.read() == {"eth0": 3}
+    (tmp_path / "eth0/carrier_changes").unlink()
+    assert carriers.read() == {}
+
+
 def test_rdma_ports_count_bytes_and_errors(tmp_path: Path) -> None:
     counters = tmp_path / "mlx5_0/ports/1/counters"
     counters.mkdir(parents=True)

@@ -77,8 +77,14 @@ def test_a_gpu_that_went_away(host: HostFacts) -> None:
 def test_xids_are_those_of_this_job(host: HostFacts) -> None:
     old, new = Xid(code=13, pci="0000:1b:00.0", at=1.0), Xid(code=74, pci="0000:1b:00.0", at=2.0, text="NVLink: fatal")
     before = changed(host, xids=(old,))
-    assert codes(before, changed(host, xids=(old, new))) == [("xid-74", "GPU at 0000:1b:00.0", "Xid 74")]
+    assert host.gpus
+    with_card = changed(before, gpus=(changed(host.gpus[0], pci=new.pci), *host.gpus[1:]))
+    assert codes(with_card, changed(with_card, xids=(old, new))) == [("xid-74", "GPU 0 at 0000:1b:00.0", "Xid 74")]
+    (found,) = growth(with_card, changed(with_card, xids=(old, new)))
+    assert found.message.endswith("GPU 0 at 0000:1b:00.0: Xid 74 at 00:00:02 UTC, while the job ran")
     assert codes(changed(host, xids=None), changed(host, xids=(old, new))) == []
+    slewed = changed(host, xids=(changed(old, at=2.0),))
+    assert codes(before, slewed) == [], "the host's clock was set meanwhile"
 
 
 def test_ports_and_interfaces(host: HostFacts) -> None:
@@ -103,6 +109,16 @@ def test_ports_and_interfaces(host: HostFacts) -> None:
         return changed(host, network=network)  # type: ignore[no-any-return]
 
     assert codes(with_changes(1), with_changes(3)) == [("interface-flapped", f"{interface.name} carrier changes", "3")]
+
+    def with_bridge(up: bool, master: str | None) -> HostFacts:
+        network = changed(host.network, interfaces=(
+            facts.Interface(name="docker0", up=up, kind="bridge"),
+            facts.Interface(name="ens1", up=True, pci="0000:01:00.0", master=master),
+        ))  # fmt: skip
+        return changed(host, network=network)  # type: ignore[no-any-return]
+
+    assert codes(with_bridge(True, None), with_bridge(False, None)) == [], "its last container has ended"
+    assert codes(with_bridge(True, "docker0"), with_bridge(False, "docker0")) == [("interface-down", "docker0", "down")]
 
 
 def test_what_is_gone_or_full(host: HostFacts) -> None:
