@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from nvrun.model import Frozen
+from nvrun.topology.interface import ip_address
 from nvrun.torchrun import TorchrunArgs
 
 _STATIC_PORT, _C10D_PORT = 29500, 29400
@@ -28,19 +27,18 @@ class Endpoint(Frozen, frozen=True, kw_only=True):
     @property
     def is_loopback(self) -> bool:
         """Only this host is reached there."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host in ("localhost", "localhost.localdomain")
+        return is_loopback(self.host)
 
     @property
     def is_name(self) -> bool:
         """It has to be looked up."""
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            return True
-        return False
+        return ip_address(self.host) is None
+
+
+def is_loopback(host: str) -> bool:
+    """A name or an address under which every host finds itself."""
+    address = ip_address(host)
+    return address.is_loopback if address else host in ("localhost", "localhost.localdomain")
 
 
 def endpoint(args: TorchrunArgs) -> Endpoint | None:
@@ -50,7 +48,7 @@ def endpoint(args: TorchrunArgs) -> Endpoint | None:
         return None
     if args.rdzv_endpoint:
         flag = args.origin.get("rdzv_endpoint", "")
-        host, port = _parts(args.rdzv_endpoint, _STATIC_PORT if static else _C10D_PORT)
+        host, port = host_and_port(args.rdzv_endpoint, _STATIC_PORT if static else _C10D_PORT)
     elif static:
         flag = args.origin.get("master_addr", "")
         host, port = args.master_addr, args.master_port or _STATIC_PORT
@@ -60,8 +58,8 @@ def endpoint(args: TorchrunArgs) -> Endpoint | None:
     return Endpoint(host=host, port=port, flag=flag, nodes=args.nnodes[1], listens=listens) if host else None
 
 
-def _parts(text: str, default: int) -> tuple[str, int]:
-    """`a:29400`, `[fd00::1]:29400`, `a`; a port that is none is 0."""
+def host_and_port(text: str, default: int) -> tuple[str, int]:
+    """An endpoint as torchrun takes it apart: `a:29400`, `[fd00::1]:29400`, `a`; a port that is none is 0."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         port = rest.removeprefix(":")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 
 from nvrun.checks.busy import excused
@@ -12,6 +11,7 @@ from nvrun.checks.compare import listed
 from nvrun.checks.job import Job
 from nvrun.facts import HostFacts, Names, Network
 from nvrun.model import Skipped
+from nvrun.topology.interface import ip_address
 
 _LABEL = 63
 """Letters between two dots of a name (RFC 1035, 2.3.4); Linux allows 64 in a hostname (hostname(7))."""
@@ -198,7 +198,7 @@ def endpoint_known(names: Names, facts: HostFacts, job: Job) -> Results:
 def peer_names(names: Mapping[str, Names], fleet: Mapping[str, HostFacts]) -> Results:
     """Every host resolves every other host's name to an address of that host."""
     addresses = {host: _addresses(facts.network) for host, facts in fleet.items()}
-    numeric = {peer for peer in {peer for known in names.values() for peer in known.peers} if _is_address(peer)}
+    numeric = {peer for peer in {peer for known in names.values() for peer in known.peers} if ip_address(peer)}
     right: set[str] = set()
     bad: dict[tuple[str, str], list[str]] = {}
     for host, known in names.items():  # a thousand hosts have a million pairs: the usual case must be quick
@@ -266,11 +266,3 @@ def _own_names(facts: HostFacts) -> set[str]:
 
 def _loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -7,9 +7,9 @@ implies binding; --export and SLURM_EXPORT_ENV), sbatch(1) (SLURM_RESTART_COUNT,
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 
+from nvrun.endpoint import host_and_port, is_loopback
 from nvrun.hosts import meanings  # noqa: F401 - declares the codes
 from nvrun.hosts.detect import Detected
 from nvrun.meanings import found
@@ -181,25 +181,16 @@ def _export_none(environ: Mapping[str, str]) -> Iterator[Finding]:
 def _loopback_master(detected: Detected, torchrun: TorchrunArgs) -> Iterator[Finding]:
     """`... || echo localhost`: every node then waits for itself."""
     nodes = max(torchrun.nnodes[1], detected.nodes or 1 if detected.is_node else 1)
-    endpoint = torchrun.rdzv_endpoint or (torchrun.master_addr if torchrun.is_set("master_addr") else "")
-    address = endpoint or detected.master_addr or ""
-    if nodes > 1 and _is_loopback(address):
+    master = torchrun.master_addr if torchrun.is_set("master_addr") else detected.master_addr or ""
+    host = host_and_port(torchrun.rdzv_endpoint, 0)[0] if torchrun.rdzv_endpoint else master
+    if nodes > 1 and is_loopback(host):
         yield found(
             "slurm-master-is-loopback",
             Severity.ERROR,
-            f"{nodes} nodes are told to meet at {address}: each would find only itself",
-            observed=address,
+            f"{nodes} nodes are told to meet at {host}: each would find only itself",
+            observed=host,
             expected=detected.hosts[0].name if detected.hosts else "the first node",
         )
-
-
-def _is_loopback(address: str) -> bool:
-    host = address[1:].partition("]")[0] if address.startswith("[") else address
-    host = host.partition(":")[0] if host.count(":") == 1 else host
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in ("localhost", "localhost.localdomain")
 
 
 def _rank_expanded_early(detected: Detected, torchrun: TorchrunArgs) -> Iterator[Finding]:

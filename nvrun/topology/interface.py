@@ -40,7 +40,7 @@ class Peers:
         owners: dict[IpAddress, set[str]] = {}
         for host, texts in known.items():
             for text in texts:
-                if ip := _ip(text):
+                if ip := ip_address(text):
                     owners.setdefault(ip, set()).add(host)
         self._owner = {ip: next(iter(hosts)) for ip, hosts in owners.items() if len(hosts) == 1}
         self._within: dict[IpNetwork, frozenset[str]] = {}
@@ -129,7 +129,8 @@ def _ip_interface(text: str) -> IpInterface | None:
         return None
 
 
-def _ip(text: str) -> IpAddress | None:
+def ip_address(text: str) -> IpAddress | None:
+    """None where the text is a name or nothing that is known."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
