@@ -172,7 +172,9 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
             if following.job is None:
                 break
             attempts.append(replacement.ended(the_job, result))
-            folder.set_aside(the_job.attempt)
+            aside = folder.set_aside(the_job.attempt)
+            if result.began:
+                print(f"nvrun: the logs of the attempt before are now in {aside}", file=sys.stderr)
             the_job = following.job
     if result.bad_hosts and not result.began:
         for line in requeue.left_out(the_job, bad, folder.path.parent, environ):
@@ -252,7 +254,8 @@ def run_job(
                     decided = preflight.decide(the_job, plan, facts, found, tried.verdict)
                 _write_plan(decided, facts, folder)
                 if decided.exit_code or not announced:
-                    writer.say("\n".join([*plan_lines(decided.plan, str(folder.path)), *decided.lines]))
+                    spares = [host.name for host in the_job.spares]
+                    writer.say("\n".join([*plan_lines(decided.plan, str(folder.path), spares), *decided.lines]))
                 hooked.plan, hooked.facts = decided.plan, facts
                 launch.go(plan, facts, decided)
             launch.observe()

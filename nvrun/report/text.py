@@ -15,8 +15,8 @@ from nvrun.report.findings import folded
 from nvrun.topology.cpus import format_cpulist
 
 
-def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
-    """What is about to run, in two lines."""
+def plan_lines(plan: Plan, folder: str, spares: Sequence[str] = ()) -> Iterator[str]:
+    """What is about to run, in a few lines."""
     layout = ", ".join(f"{host.host.name} x{len(host.ranks)}" for host in plan.hosts[:8])
     if len(plan.hosts) == 1:
         layout = plan.hosts[0].host.name
@@ -25,6 +25,8 @@ def plan_lines(plan: Plan, folder: str) -> Iterator[str]:
     yield f"nvrun: {_how_many(plan)} on {layout}{more}{where}"
     for host in plan.hosts[:8]:
         yield f"nvrun:   {host.host.name}: {_placed(host)}"
+    if spares:
+        yield f"nvrun:   spare{'s'[: len(spares) > 1]}: {fold(spares)}"
     yield f"nvrun: plan and logs in {folder}"
 
 

@@ -95,6 +95,8 @@ def test_a_job_goes_on_from_its_checkpoint_on_the_spare(lab: Lab, place: Path) -
     assert code == 0, stderr
     # Rank 0 fails first, for want of its peer; the host that is gone is the cause all the same.
     assert re.search(r"^nvrun: restart 1 of 1 on a, c; struck off: b: its connection ended", stderr, re.MULTILINE)
+    assert "nvrun:   spare: c\n" in stderr
+    assert f"nvrun: the logs of the attempt before are now in {hurt / 'runs'}/" in stderr
     assert re.search(r"a:0: restart 1, 2 ranks, from {'step': [246]", stdout), stdout
     undisturbed, _ = (finish(each)[1] for each in calm)
     assert loss(stdout) == loss(undisturbed)
