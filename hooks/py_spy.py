@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from typing import Annotated, Literal
 
 from nvrun.facts import HostFacts
-from nvrun.hooks import Contribution, Frozen, Job, LastCommand, Option, chosen
+from nvrun.hooks import Contribution, Frozen, Job, LastCommand, Option, asked, chosen
 from nvrun.options import ranks, seconds, switch
 from nvrun.plan import HostPlan, Plan
 
@@ -42,7 +42,7 @@ def contribute(plan: Plan, facts: Mapping[int, HostFacts], options: Options) -> 
 
 
 def around(job: Job, options: Options) -> Generator[None, None, None]:
-    hosts = {host.host.name for host, _ in chosen(job.plan, options.ranks)}
+    hosts = {host.host.name for host, _ in asked(job.plan, options.ranks)}
     for name, done in job.on_hosts(
         ["sh", "-c", 'PATH="$PATH:${NVRUN_PYTHON%/*}"; command -v py-spy'], hosts=hosts, timeout=10.0
     ).items():

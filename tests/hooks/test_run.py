@@ -288,3 +288,11 @@ def test_a_missing_py_spy_is_said_and_the_job_runs(tmp_path: Path) -> None:
                 env={"PATH": ":".join(path)})  # fmt: skip
     assert ran.code == 0, ran.stderr
     assert any("py-spy is not installed on" in finding["message"] for finding in ran.result["findings"])
+
+
+@pytest.mark.parametrize("hook", ["nsys", "py-spy", "torch-profiler"])
+def test_ranks_that_the_job_does_not_have_are_refused(tmp_path: Path, hook: str) -> None:
+    """After hours nobody wants to learn that nothing was recorded."""
+    ran = nvrun(tmp_path, "--hook", f"{hook}:ranks=7", "--nproc-per-node", "2", "--no-python", "true")
+    assert ran.code == 78, ran.stderr
+    assert f"hook {hook}, before the job: ranks: the job has 2 ranks, none of them chosen" in ran.stderr
