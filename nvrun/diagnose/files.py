@@ -24,6 +24,8 @@ from nvrun.records import from_json
 
 DUMP_LIMIT = 256 << 20
 """Bytes of a flight-recorder dump; 2000 entries with their stacks are a few megabytes."""
+ERROR_FILE, ERROR_FILE_LIMIT = "error.json", 4 << 20
+"""What torchrun names it in its log folder, and more bytes than any traceback has."""
 _RANK_FILE = re.compile(r"rank(\d+)\.(?:out|err)(?:\.gz)?$")
 _NOT_LOGS = (
     ".json",
@@ -106,6 +108,9 @@ def _take(file: Path, found: Collected, *, named: bool) -> None:
         except (msgspec.DecodeError, OSError) as error:
             found.skipped.append(f"{file}: {error}")
         return
+    if file.name == ERROR_FILE and (lines := _traceback(file)):
+        found.sources.append(Source(str(file), lines))
+        return
     if not named and file.suffix in _NOT_LOGS:
         return
     try:
@@ -122,6 +127,23 @@ def _take(file: Path, found: Collected, *, named: bool) -> None:
         rank = _RANK_FILE.search(file.name)
         host = file.parent.name if rank and file.parent.parent.name == "logs" else None
         found.sources.append(Source(str(file), FileLines(file), host=host, rank=int(rank[1]) if rank else None))
+
+
+def _traceback(file: Path) -> list[str]:
+    """The traceback in what torchrun's @record writes of a rank that failed; none where it is no such file.
+
+    torch.distributed.elastic.multiprocessing.errors.ErrorHandler; by its folder only the local rank is known.
+    """
+    try:
+        with open(file, "rb") as stream:
+            raw = msgspec.json.decode(stream.read(ERROR_FILE_LIMIT))
+    except (OSError, msgspec.DecodeError):
+        return []
+    message = raw.get("message") if isinstance(raw, dict) else None
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        message = (extra.get("py_callstack") if isinstance(extra, dict) else None) or message.get("message")
+    return message.splitlines() if isinstance(message, str) else []
 
 
 def _take_dump(file: Path, found: Collected) -> None:

@@ -72,3 +72,18 @@ def test_a_file_named_outright_is_read_whatever_it_is_called(tmp_path: Path) -> 
     (tmp_path / "log.json").write_text(LINE)
     found = collect([tmp_path / "log.json"])
     assert [finding.code for finding in diagnose(found.sources)] == ["shm-full"]
+
+
+def test_torchruns_error_files_are_read(tmp_path: Path) -> None:
+    """As torch 2.2 to 2.13 write them for functions under @record; another error.json is none."""
+    folder = tmp_path / "none_abc" / "attempt_0" / "3"
+    folder.mkdir(parents=True)
+    stack = 'Traceback (most recent call last):\n  File "/job/train.py", line 5, in main\nValueError: bad shape\n'
+    written = {"message": {"message": "ValueError: bad shape", "extraInfo": {"py_callstack": stack, "timestamp": "1"}}}
+    (folder / "error.json").write_bytes(msgspec.json.encode(written))
+    (finding,) = diagnose(collect([tmp_path]).sources)
+    assert finding.code == "python-exception"
+    assert "ValueError: bad shape at /job/train.py:5" in finding.message
+    for other in (b"", b"{", b"[]", b'{"message": 3}', b'{"error": "CUDA out of memory"}'):
+        (folder / "error.json").write_bytes(other)
+        assert collect([tmp_path]).sources == []
