@@ -12,14 +12,9 @@ def main() -> None:
     _have_standard_streams()
     from nvrun.cli import main as run
 
-    try:
-        code = run(sys.argv[1:], dict(os.environ))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # nothing is left that could be ended
-            signal.signal(number, signal.SIG_IGN)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `nvrun ... | head`: nobody reads any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+    code = run(sys.argv[1:], dict(os.environ))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # nothing is left that could be ended
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from nvrun import __version__
 from nvrun.commands import COMMANDS
@@ -35,23 +36,21 @@ NOT_OF_A_RUN = {
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Runs nvrun and returns its exit code: the job's own, or 2 usage, 69 unreachable or lost, 70 nvrun's own fault,
-    78 preflight refused, 124 hang, 128+n for signal n. What stops it is told in a line or two."""
+    74 where standard output takes no answer, 78 preflight refused, 124 hang, 128+n for signal n. What stops it is told
+    in a line or two."""
     try:
         return act(argv, environ)
     except NvrunError as error:
-        print(f"nvrun: {_shown(error.message)}", file=sys.stderr)
-        if error.hint:
-            print(f"nvrun: {_shown(error.hint)}", file=sys.stderr)
+        _tell(filter(None, (_shown(error.message), _shown(error.hint))))
         return error.exit_code
     except KeyboardInterrupt:  # before there was a job to end, or in a command that has none
         return 130
     except Exception as error:  # noqa: BLE001 - the outermost border: the user gets one line, the file has the rest
         if isinstance(error, ModuleNotFoundError) and not (error.name or "nvrun").startswith("nvrun"):
-            print(f"nvrun: {error.name} is not installed for {sys.executable}", file=sys.stderr)
-            print("nvrun: pip install of nvrun without --no-deps brings what it needs", file=sys.stderr)
+            missing = f"{error.name} is not installed for {sys.executable}"
+            _tell([missing, "pip install of nvrun without --no-deps brings what it needs"])
             return 70
-        print(f"nvrun: a fault of nvrun itself: {type(error).__name__}: {error}", file=sys.stderr)
-        print(f"nvrun: please report it with {_keep(error)}", file=sys.stderr)
+        _tell([f"a fault of nvrun itself: {type(error).__name__}: {error}", f"please report it with {_keep(error)}"])
         return 70
 
 
@@ -65,13 +64,11 @@ def act(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     else:
         invocation = load(argv, environ)
     if invocation.version:
-        print(f"nvrun {__version__}")
-        return 0
+        return _answer(f"nvrun {__version__}\n")
     if invocation.help:
         from nvrun.usage import command_page, page
 
-        print(command_page(command) if command else page(invocation.help), end="")
-        return 0
+        return _answer(command_page(command) if command else page(invocation.help))
     if command is None or COMMANDS[command].words is None:
         from nvrun.slips import check_words
 
@@ -79,8 +76,7 @@ def act(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if command:
         _tell(invocation.notices)
         said = importlib.import_module(f"nvrun.commands.{command}").run(invocation, environ)
-        print(_shown(said.text), end="")
-        return int(said.exit_code)
+        return _answer(_shown(said.text), int(said.exit_code))
     if invocation.options.dry_run:
         return act(["plan", *argv], environ)
     if not invocation.torchrun.program:
@@ -92,9 +88,31 @@ def act(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return run(invocation, environ)
 
 
-def _tell(notices: Sequence[str]) -> None:
+def _answer(text: str, code: int = 0) -> int:
+    """Prints what a command has to say; its exit code, or that of a standard output which does not take it."""
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        _unplug(sys.stdout)
+        if isinstance(error, BrokenPipeError):  # `nvrun ... | head`: nobody reads any more
+            return 141
+        _tell([f"standard output: {error.strerror}"])
+        return 74
+    return code
+
+
+def _tell(notices: Iterable[str]) -> None:
+    """Lines for standard error; where that takes none the exit code has to do."""
     for notice in notices:
-        print(f"nvrun: {notice}", file=sys.stderr)
+        try:
+            print(f"nvrun: {notice}", file=sys.stderr)
+        except OSError:
+            _unplug(sys.stderr)
+
+
+def _unplug(stream: TextIO) -> None:
+    """What it still holds goes nowhere, and so does all that follows."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _shown(text: str) -> str:
@@ -152,7 +170,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
     the_job = job.read(invocation, environ)
     slips.check_script(the_job)
     if the_job.not_listed and invocation.source("exclude") == "--exclude":  # a site's own list may name other hosts
-        print(f"nvrun: --exclude: {fold(the_job.not_listed)}: no host of {the_job.hosts_from}", file=sys.stderr)
+        _tell([f"--exclude: {fold(the_job.not_listed)}: no host of {the_job.hosts_from}"])
     _tell([*the_job.notices, *replacement.check(the_job)])
     folder = new_folder(the_job, environ)
     attempts: list[Attempt] = []
@@ -166,7 +184,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
             rundir.note_hosts(folder.path, well, bad)
             following = replacement.after(the_job, result, struck_off, interrupted=bool(noted))
             if following.line:
-                print(f"nvrun: {following.line}", file=sys.stderr)
+                _tell([following.line])
             if following.struck_off is not None:
                 struck_off = dict(following.struck_off)
             if following.job is None:
@@ -177,8 +195,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
                 print(f"nvrun: the logs of the attempt before are now in {aside}", file=sys.stderr)
             the_job = following.job
     if result.bad_hosts and not result.began:
-        for line in requeue.left_out(the_job, bad, folder.path.parent, environ):
-            print(f"nvrun: {line}", file=sys.stderr)
+        _tell(requeue.left_out(the_job, bad, folder.path.parent, environ))
     return result.exit_code
 
 
@@ -288,10 +305,10 @@ def _tell_of_end(result: RunResult, folder: RunFolder, writer: Writer) -> None:
 
     if trouble := folder.finish(result):
         writer.say(f"nvrun: {trouble}")
-    page = ""
+    page, where = "", str(folder.path) if folder.path.exists() else ""
     if result.ended_by in FAILURES:
         from nvrun.failure import at_the_end
 
         page = at_the_end(folder.path)
-    writer.say("\n".join(text.result_lines(result, str(folder.path), page)))
+    writer.say("\n".join(text.result_lines(result, where, page)))
     writer.close()

@@ -100,7 +100,8 @@ def environment_lines(environments: Mapping[str, Sequence[Resolved]], linted: Se
 
 
 def result_lines(result: RunResult, folder: str, page: str) -> Iterator[str]:
-    """How it ended; nothing where there is nothing to say. `page`: why it failed; empty where that is not known."""
+    """How it ended; nothing where there is nothing to say. `folder`: the run's; empty where it is gone. `page`: why it
+    failed; empty where that is not known."""
     told = _unwrapped(page)
     yield from finding_lines(finding for finding in result.findings if _unwrapped(finding.message) not in told)
     first = result.first_failure
@@ -112,14 +113,15 @@ def result_lines(result: RunResult, folder: str, page: str) -> Iterator[str]:
         # After the first line torchrun's last ones may stand, as they do on the page.
         yield f"nvrun: {result.message.partition(chr(10))[0] if page else result.message}"
     for host, dropped in sorted(result.console_dropped.items()):
-        yield f"nvrun: {dropped} bytes of {host}'s output were not shown here; its files in {folder} have them"
+        files = f"; its files in {folder} have them" if folder else ""
+        yield f"nvrun: {dropped} bytes of {host}'s output were not shown here{files}"
     for place in result.not_fetched:
         yield f"nvrun: logs that could not be brought back: {place}"
     if page:
         yield ""
         yield page
         yield f"All of it in one archive, for those who help: nvrun bundle {result.run_id}"
-    elif result.ended_by in FAILURES:
+    elif result.ended_by in FAILURES and folder:
         yield f"nvrun: why, and what to do: nvrun diagnose {result.run_id} (logs in {folder})"
 
 

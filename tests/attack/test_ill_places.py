@@ -226,3 +226,29 @@ def test_a_signal_that_comes_when_all_is_over_changes_nothing(here: Path) -> Non
     )
     done = sh("PYTHONPATH=$PYTHONPATH:. $NVRUN --version", here)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "stderr"),
+    [
+        ("--help-all >/dev/full", 74, "nvrun: standard output: No space left on device\n"),
+        ("--version >/dev/full", 74, "nvrun: standard output: No space left on device\n"),
+        ("--nonsense 2>/dev/full", 2, ""),
+        ("--help-all >&3", 141, ""),
+        ("--version >&3", 141, ""),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_answer_that_nobody_takes_is_no_fault_of_nvrun(
+    here: Path, line: str, code: int, stderr: str, unbuffered: str
+) -> None:
+    done = sh(f"exec 3> >(:); wait $!; $NVRUN {line}", here, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr.decode()) == (code, stderr)
+
+
+def test_a_run_whose_folder_is_gone_points_to_no_file_in_it(here: Path) -> None:
+    (here / "t.py").write_text("import shutil; shutil.rmtree('nvrun-runs'); raise SystemExit(4)")
+    done = sh("$NVRUN --check off t.py", here)
+    assert done.returncode == 4
+    assert b"result.json cannot be written" in done.stderr
+    assert done.stderr.decode().splitlines()[-1].endswith("(local rank 0) exited with 4")
