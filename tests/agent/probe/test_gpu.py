@@ -190,6 +190,22 @@ def test_a_gpu_lost_from_the_bus_keeps_its_place(host: Any) -> None:
     assert (second.uuid, second.p2p) == ("GPU-1", {})
 
 
+def test_a_gpu_of_another_job_is_none_of_ours(host: Any) -> None:
+    """NVML counts those too that a device cgroup keeps from this job; CUDA does not, and numbers the others."""
+    theirs = h200(0)
+    theirs.answers["Handle"] = NVMLError("Insufficient Permissions")
+    (found,) = read(host, Nvml(theirs, h200(1)))
+    assert (found.uuid, found.p2p, found.reached) == ("GPU-1", {}, True)
+
+
+def test_a_display_is_told_from_a_computation(host: Any) -> None:
+    shown = h200(0)
+    shown.answers["GraphicsRunningProcesses"] = [SimpleNamespace(pid=pid, usedGpuMemory=1) for pid in (7, 8)]
+    shown.answers["ComputeRunningProcesses"] = [SimpleNamespace(pid=8, usedGpuMemory=2)]
+    (found,) = read(host, Nvml(shown))
+    assert {(one.pid, one.memory_bytes, one.graphics) for one in found.processes} == {(7, 1, True), (8, 2, False)}
+
+
 def test_what_cannot_be_read_is_not_healthy(host: Any) -> None:
     """An old driver or a consumer card: unknown fields are None and named."""
     old = Gpu({"PciInfo": SimpleNamespace(busId=b"00000000:00:1B.0"), "UUID": b"GPU-7", "Name": b"Old"}, {})
