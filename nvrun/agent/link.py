@@ -14,6 +14,7 @@ from .loop import READ, WRITE, Loop
 BEAT_SECONDS = 2.0
 CONSOLE_BYTES = 4 << 20
 """What may wait for the link before console lines are dropped (and counted)."""
+_TURN_BYTES = 1 << 20
 _UNNAMED = 0xFFFF
 
 Message = Dict[str, Any]
@@ -78,7 +79,12 @@ class Link:
         self._flush()
 
     def _flush(self) -> None:
+        """Writes what the link takes, but not for longer than a turn: it may take the logs of a whole run."""
+        turn = _TURN_BYTES
         while self._queue or self._take_from_source():
+            if turn <= 0:
+                self._loop.watch(self._out, WRITE, self._flush)
+                return
             data = self._queue[0]
             try:
                 sent = os.write(self._out, data)
@@ -88,6 +94,7 @@ class Link:
             except OSError:  # nobody reads any more
                 self._ended(False)
                 return
+            turn -= sent
             self._queued_bytes -= sent
             if sent == len(data):
                 self._queue.popleft()
