@@ -21,12 +21,14 @@ hosts = [Host(name=name) for name in "abc"]
 ways = routes(hosts, ["srun"] * 3, Start(pythons=(sys.executable,)), environment=dict(os.environ))
 session = Session(ways, lost_after=60.0, show=print)
 payload = "".join(chr(32 + i * 7919 % 5000) for i in range(500_000))
-session.send({"t": "ping", "payload": payload})
+# Whom it tried comes back by name: nobody here, so that it answers at once.
+request = {"secret": "00", "silence": 1.0, "targets": [{"host": payload, "ports": [], "mtu": None}]}
+session.send({"t": "test", "test": "connections", "request": request, "deadline": 20.0, "answer": "tried"})
 whole = {}
 while len(whole) < 3:
     event = session.events.get(timeout=30)
-    if event.kind == "message" and event.body["t"] == "pong":
-        whole[event.host] = event.body["payload"] == payload
+    if event.kind == "message" and event.body["t"] == "tried":
+        whole[event.host] = [*(event.body["result"] or {})] == [payload]
     elif event.kind in ("closed", "unreachable"):
         sys.exit(f"{event.kind}: {event.body}")
 print(json.dumps([len(payload.encode()), sorted(whole.items())]))
