@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
 
 from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, FATAL, INFO, WARNING, declare
@@ -10,6 +12,7 @@ from nvrun.checks.compare import differing, listed, size
 from nvrun.checks.job import Job, subnet, usable
 from nvrun.facts import HostFacts, Interface, Listener, Network
 from nvrun.hosts.nodeset import fold
+from nvrun.model import Finding
 
 _SYSCTL = "https://docs.kernel.org/networking/ip-sysctl.html"
 _SCALING = "https://docs.kernel.org/networking/scaling.html"
@@ -155,14 +158,13 @@ def interfaces_agree(network: Mapping[str, Network], fleet: Mapping[str, HostFac
         for port in job.ports_of(host, fleet[host].rdma or ())
     )
     mtus = {host: one.mtu for host, one in planned.items()}
-    yield from differing(MTU, mtus, "MTU", severity=ERROR if roce else None)
+    yield from _named(differing(MTU, mtus, "MTU", severity=ERROR if roce else None), planned)
     speeds = {host: one.speed_mbit for host, one in planned.items()}
     fastest = max((speed for speed in speeds.values() if speed), default=0)
-    for finding in differing(SPEED, speeds, "speed", shown=lambda speed: f"{speed / 1000:g} Gb/s"):
-        if finding.host is None or (speeds[finding.host] or 0) < fastest:
-            yield finding
+    slower = differing(SPEED, speeds, "speed", shown=lambda speed: f"{speed / 1000:g} Gb/s")
+    yield from _named((one for one in slower if one.host is None or (speeds[one.host] or 0) < fastest), planned)
     networks = {host: listed(sorted(_subnets(one))) or None for host, one in planned.items()}
-    yield from differing(SUBNETS, networks, "subnet")
+    yield from _named(differing(SUBNETS, networks, "subnet"), planned)
     owners: dict[str, list[str]] = {}
     for host, one in planned.items():
         for address in one.addresses:
@@ -173,6 +175,13 @@ def interfaces_agree(network: Mapping[str, Network], fleet: Mapping[str, HostFac
         identities = {who.nccl_host_hash for host in hosts if (who := machines[host])}
         if len(hosts) > 1 and len(identities) > 1:  # else they are one host under two names
             yield TWICE.found(f"{fold(hosts)} have the address {text}", subject=text)
+
+
+def _named(found: Iterable[Finding], planned: Mapping[str, Interface]) -> Iterator[Finding]:
+    """The remedy with the interface's name, where it is one."""
+    for finding in found:
+        names = {one.name for host, one in planned.items() if finding.host in (host, None)}
+        yield replace(finding, remedy=finding.remedy.replace("IFACE", names.pop())) if len(names) == 1 else finding
 
 
 def _subnets(interface: Interface) -> set[str]:
@@ -270,7 +279,11 @@ def sockets_fast(host: str, network: Network, job: Job) -> Results:
     speed = planned.speed_mbit or 0
     idle = not (planned.rps_cpus or "").strip("0,")
     if speed >= 10_000 and planned.rx_queues == 1 and idle and planned.pci:
-        yield QUEUES.found(f"{planned.name} has one receive queue and no RPS", subject=planned.name)
+        yield QUEUES.found(
+            f"{planned.name} has one receive queue and no RPS",
+            subject=planned.name,
+            remedy=QUEUES.remedy.replace("IFACE", planned.name),
+        )
     for name in ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"):
         most = (network.sysctls.get(name) or "").split()[-1:]
         if speed >= 25_000 and most and most[0].isdigit() and int(most[0]) < 16 * 10**6:

@@ -283,11 +283,13 @@ def _far(gid: Gid) -> bool:
 
 def _lanes(port: RdmaPort, device: PciDevice, devices: Mapping[str, PciDevice]) -> Results:
     name, link, could = name_of(port), pcie.now(device), pcie.possible(device, devices)
+    reseat = PCIE.remedy.replace("ADDRESS", device.address)
     if link.lanes and could.lanes and link.lanes < could.lanes:
-        yield PCIE.found(f"{name} has {link.lanes} PCIe lanes of {could.lanes}", subject=name)
+        yield PCIE.found(f"{name} has {link.lanes} PCIe lanes of {could.lanes}", subject=name, remedy=reseat)
         return
     if link.gt_s and could.gt_s and link.gt_s < could.gt_s:
-        yield PCIE.found(f"{name} runs at {link.gt_s:g} GT/s a lane of {could.gt_s:g}", severity=WARNING, subject=name)
+        words = f"{name} runs at {link.gt_s:g} GT/s a lane of {could.gt_s:g}"
+        yield PCIE.found(words, severity=WARNING, subject=name, remedy=reseat)
         return
     if link.gbps and port.rate_gbps and link.gbps < port.rate_gbps:
         yield PCIE.found(
@@ -307,6 +309,7 @@ def _lanes(port: RdmaPort, device: PciDevice, devices: Mapping[str, PciDevice]) 
                 f"the bridge {address} above {name} has {above.lanes} lanes at {above.gt_s:g} GT/s: {above.gbps:.0f}"
                 f" Gb/s, the NIC needs {needed:.0f}",
                 subject=name,
+                remedy=PCIE.remedy.replace("ADDRESS", address),
             )
 
 

@@ -12,6 +12,7 @@ from nvrun.facts import Gid, Gpu, GpuProcess, HostFacts, PciDevice, Xid
 from nvrun.model import Severity
 from nvrun.topology.from_facts import from_facts
 from nvrun.topology.nics import compute_nics, hca_lists
+from tests.checks.cases_hardware import MAIN, interface
 from tests.checks.fleets import Change, changed, codes, fleet, gpu, judge, only, port, section, with_
 
 NODES = {"/dev/nvidiactl": "ok", "/dev/nvidia-uvm": "ok"}
@@ -408,3 +409,28 @@ def test_an_instance_of_a_gpu_behind_nvswitches_has_no_nvlink_by_design() -> Non
     divided = gpu(0, mig=("MIG-1",), nvlinks=off, p2p=dict.fromkeys(cut.p2p, "not supported"))
     job = Job(gpus={"n01": ("MIG-1", *(one.uuid for one in (hosts["n01"].gpus or ())[1:]))})
     assert codes(judge(changed(hosts, "n01", divided), job), Severity.INFO) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (nics(link_width=8), "nic-pcie-narrow", "lspci -vv -s 0000:"),
+        (interface(MAIN, mtu=1400), "mtu-differs", f"dev {MAIN} mtu"),
+        (interface(MAIN, speed_mbit=1000), "interface-slow", f"ethtool {MAIN}:"),
+    ],
+)
+def test_a_remedy_to_paste_names_the_device(change: Change, code: str, words: str) -> None:
+    found = [one for one in judge(changed(fleet("h100x8", 3), "n02", change)).findings if one.code == code]
+    assert found
+    assert all(one.host == "n02" and words in one.remedy for one in found)
+
+
+@pytest.mark.parametrize(("names", "words"), [((MAIN, MAIN), f"dev {MAIN} mtu"), ((MAIN, "eno9"), "dev IFACE mtu")])
+def test_a_tie_names_the_interface_that_both_have(names: tuple[str, str], words: str) -> None:
+    hosts = fleet("h100x8", 2)
+    for host, name, mtu in zip(hosts, names, (1400, 1500), strict=True):
+        known = hosts[host].network
+        assert known
+        there = tuple(with_(i, name=name, mtu=mtu) if i.name == MAIN else i for i in known.interfaces)
+        hosts = changed(hosts, host, section("network", interfaces=there))
+    assert words in only(judge(hosts, Job(interfaces=dict(zip(hosts, names, strict=True)))), "mtu-differs").remedy
