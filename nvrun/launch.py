@@ -122,6 +122,11 @@ class Launch:
         """Why hosts are bad, where a second look at them said so."""
         crew.listener = self
 
+    @property
+    def begun(self) -> bool:
+        """Ranks were let go."""
+        return self.plan is not None
+
     # -- in the order of the pipeline -------------------------------------------------------------------------------
 
     def start(self, prepared: Prepared) -> Plan:
@@ -272,11 +277,11 @@ class Launch:
             ),
             console_dropped=self._dropped + Counter(self._writer.dropped),
             attempts=tuple(earlier),
-            began=self.plan is not None,
+            began=self.begun,
             bad_hosts=self._bad_hosts | ({} if self._is_the_step() else self._lost | self._unreachable()),
             between=self._between,
             changed=tuple(self._changed),
-            not_fetched=self._logs.not_fetched(begun=self.plan is not None),
+            not_fetched=self._logs.not_fetched(begun=self.begun),
         )
 
     def _hang(self) -> Iterable[Finding]:

@@ -170,7 +170,10 @@ class RunFolder:
     def _point_latest(self, parent: Path) -> None:
         link = parent / f".latest.{self.run_id}"
         link.symlink_to(self.run_id)
-        link.rename(parent / "latest")
+        try:
+            link.rename(parent / "latest")
+        except IsADirectoryError:  # somebody's own of that name
+            link.unlink()
 
 
 def note_hosts(folder: Path, hosts: Sequence[str], bad: Sequence[str]) -> None:

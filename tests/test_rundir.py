@@ -25,6 +25,13 @@ def folder(tmp_path: Path) -> rundir.RunFolder:
     return rundir.RunFolder(RUN, tmp_path / "nvrun-runs")
 
 
+def test_a_folder_of_somebody_elses_that_is_called_latest_stays(tmp_path: Path) -> None:
+    (tmp_path / "latest").mkdir()
+    rundir.RunFolder(RUN, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".gitignore", RUN, "latest"]
+    assert not list((tmp_path / "latest").iterdir())
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_a_hosts_name_is_one_plain_component(name: str) -> None:
     found = rundir.file_name(name)

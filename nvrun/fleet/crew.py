@@ -60,6 +60,8 @@ class Ended(Exception):
 class Listener(Protocol):
     """Whoever is concerned with more than answers: the launch."""
 
+    @property
+    def begun(self) -> bool: ...
     def message(self, host: int, body: Body) -> None: ...
     def chunk(self, host: int, data: bytes) -> None: ...
     def lost(self, host: int, why: str) -> None: ...
@@ -341,7 +343,8 @@ class Crew:
         if self.signals == 1:
             grace = self._job.options.grace
             if self.listener and self.ending is None:
-                self.say(f"nvrun: {name}: ending the ranks, {grace:g} s for their checkpoints (again: now)")
+                ending = f"ending the ranks, {grace:g} s for their checkpoints"
+                self.say(f"nvrun: {name}: {ending if self.listener.begun else 'no rank ran yet'} (again: now)")
             self.end("signal", 128 + number, f"ended by {name}")
         else:
             self.say(f"nvrun: {name} again: now")

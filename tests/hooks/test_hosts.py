@@ -65,7 +65,7 @@ def test_through_srun(slurm_lab: Lab, place: Path) -> None:
     assert done.stderr.count("34464 bytes more") + done.stdout.count("34464 bytes more") == 4
 
 
-@pytest.mark.parametrize("who", ["nvrun", "keeper"])
+@pytest.mark.parametrize("who", ["nvrun", "keeper", "nobody"])
 def test_nothing_is_left_of_a_before_part_when_somebody_is_killed(lab: Lab, place: Path, who: str) -> None:
     text = CALL.format(place=place) + "sleep 95.75 & sleep 95.75\n"
     argv = [
@@ -86,7 +86,10 @@ def test_nothing_is_left_of_a_before_part_when_somebody_is_killed(lab: Lab, plac
             running.send_signal(signal.SIGKILL)
         for host in "ab" if who == "keeper" else "":
             os.kill(keeper(lab, host), signal.SIGKILL)
-        running.communicate()
+        if who == "nobody":
+            running.send_signal(signal.SIGINT)
+        _, stderr = running.communicate()
+    assert ("SIGINT: no rank ran yet" in stderr) is (who == "nobody")
     wait_for(lambda: not lab.pids("a", "95.75") and not lab.pids("b", "95.75"), "the end of the hook on both hosts")
     (run,) = [
         path.name for path in (place / "runs").iterdir() if path.name != "latest" and not path.name.startswith(".")
