@@ -10,6 +10,7 @@ from nvrun.checks.compare import listed
 from nvrun.checks.job import Job, subnet, usable
 from nvrun.facts import HostFacts, Interface
 from nvrun.model import Frozen
+from nvrun.nccl.parse import strtoll
 
 RANKS = ("NVLink", "InfiniBand", "RoCE", "Ethernet")
 """Best first; within one kind the rate decides."""
@@ -118,5 +119,5 @@ def _gbps(interface: Interface) -> float | None:
 
 def _turned_off(facts: HostFacts) -> list[str]:
     env = facts.env or {}
-    off = ["NCCL_IB_DISABLE=1"] if env.get("NCCL_IB_DISABLE") == "1" else []
+    off = [f"NCCL_IB_DISABLE={env['NCCL_IB_DISABLE']}"] if strtoll(env.get("NCCL_IB_DISABLE", "")) else []
     return off + (["NCCL_NET=Socket"] if env.get("NCCL_NET", "").lower() == "socket" else [])

@@ -10,7 +10,7 @@ import msgspec
 from nvrun.endpoint import Endpoint
 from nvrun.facts import Gpu, HostFacts, Interface, Network, RdmaPort
 from nvrun.model import Frozen
-from nvrun.nccl.parse import device_list
+from nvrun.nccl.parse import device_list, strtoll
 from nvrun.topology.interface import Peers, addresses, socket_interface
 from nvrun.topology.nics import link_layer
 from nvrun.torchrun import TorchrunArgs
@@ -138,7 +138,7 @@ def _candidates(facts: HostFacts) -> list[RdmaPort]:
         return []
     if efa := _of_a_plugin(facts):
         return efa
-    if env.get("NCCL_IB_DISABLE") == "1":
+    if strtoll(env.get("NCCL_IB_DISABLE", "")):
         return []
     ports = [port for port in facts.rdma or () if port.link_layer in VERBS]
     # Beside ports of physical functions that can be used virtual ones are for guests; a pod may have nothing else.

@@ -80,14 +80,19 @@ def _of_rules(code: str, rules: list[Rule]) -> str:
     """A diagnosis: each rule that leads to this code."""
     lines = [f"{code}: found in logs of a failed job", ""]
     for rule in rules:
-        lines += _field("means", rule.message)
+        lines += _field("means", _general(rule.message))
         lines += _field("read", "a line with " + " or ".join(f"“{anchor}”" for anchor in rule.anchors))
         lines += _field(
             "how near", rule.stage.name.lower() + ("" if rule.stage.is_cause else ", not a cause by itself")
         )
         lines += _field("confidence", f"{rule.confidence:.0%}")
-        lines += [*_field("remedy", rule.remedy), ""]
+        lines += [*_field("remedy", _general(rule.remedy)), ""]
     return "\n".join(lines)
+
+
+def _general(text: str) -> str:
+    """Without the line that fills its gaps: `{port}` is PORT, and what a line adds to a word is left out."""
+    return re.sub(r"\{(\w+)\}", lambda gap: gap[1].upper(), re.sub(r"(?<=\w)\{\w+\}", "", text))
 
 
 def _of_meaning(code: str, meaning: Meaning) -> str:

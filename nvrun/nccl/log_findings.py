@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from nvrun.facts import HostFacts
 from nvrun.model import Finding, Severity
 from nvrun.nccl.log_model import Communicator, NcclLog, NcclProcess, Route
+from nvrun.nccl.parse import strtoll
 
 SLOW_INIT_SECONDS = 30.0
 """An init that takes longer is told. A judgement: NCCL's own reports of healthy inits, also with thousands of ranks,
@@ -60,7 +61,7 @@ def _socket_beside_rdma(log: NcclLog, facts: Mapping[str, HostFacts]) -> Iterato
 
 def why_no_rdma(process: NcclProcess) -> str:
     """What to do, by what a process says of its RDMA devices."""
-    if process.variables.get("NCCL_IB_DISABLE", "0") != "0":
+    if strtoll(process.variables.get("NCCL_IB_DISABLE", "")):
         return "Unset NCCL_IB_DISABLE"
     if process.no_ib_device and "NCCL_IB_HCA" in process.variables:
         return "NCCL_IB_HCA leaves no active port: compare it with `rdma link`"

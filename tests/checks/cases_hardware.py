@@ -208,6 +208,8 @@ CASES = [
     # fabric
     Case("fabric-slower-than-possible", WARNING, "h100x8",
          every(lambda known: with_(known, env={"NCCL_IB_DISABLE": "1"})), host=None, words="NCCL_IB_DISABLE=1"),
+    Case("fabric-slower-than-possible", WARNING, "h100x8",
+         every(lambda known: with_(known, env={"NCCL_IB_DISABLE": "0x2"})), host=None, words="NCCL_IB_DISABLE=0x2"),
     Case("fabric-slower-than-possible", WARNING, "h100x8", every(lambda known: with_(known, rdma=())), host=None,
          words="at 200 Gb/s"),
     # system

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from nvrun.cli import main
 from nvrun.commands.explain import page
+from nvrun.diagnose.scan import RULES
 from nvrun.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +72,13 @@ def test_codes_are_found_where_they_are_written() -> None:
 def test_every_finding_is_explained() -> None:
     pages = {code: page(code, {}) for code in sorted({*written(), *COMPUTED})}
     assert [code for code, text in pages.items() if not text.startswith(f"{code}: ") or "read:" not in text] == []
+
+
+def test_what_only_a_log_says_is_left_general() -> None:
+    pages = [page(rule.code, {}) for rule in RULES]
+    assert [text for text in pages if re.search(r"{\w+}", text)] == []
+    assert "A network card is failing: WHAT\n" in page("nic-failing", {})
+    assert "The GPU's memory was used up\n" in page("gpu-out-of-memory", {})
 
 
 def test_the_nearest_is_named() -> None:
