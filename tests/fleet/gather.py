@@ -30,8 +30,14 @@ def greeted(argv: Sequence[str]) -> dict[str, Any]:
 
     try:
         the_job = job.read(config.load([*argv, "train.py"], os.environ), os.environ)
-        began, wall = time.monotonic(), time.time()
+        began, spoke = time.monotonic(), dict[str, float]()
         with gathered(the_job, os.environ, say=lambda line: None, show=lambda line: None) as crew:
+
+            def watch(host: int, stage: str) -> None:
+                if stage == "hello":
+                    spoke[crew.names[host]] = time.monotonic() - began
+
+            crew.watch = watch
             with contextlib.suppress(Ended):
                 crew.greet()
             took = time.monotonic() - began
@@ -40,7 +46,7 @@ def greeted(argv: Sequence[str]) -> dict[str, Any]:
     return {
         "hello": {crew.names[host]: body for host, body in crew.hello.items()},
         "findings": {finding.host: [finding.code, finding.message, finding.remedy] for finding in crew.findings},
-        "began": wall,
+        "spoke": spoke,
         "seconds": took,
         "kinds": the_job.kinds,
     }
