@@ -43,6 +43,8 @@ class Rank:
         self.sock: Optional[socket.socket] = sock
         self.pidfd = os.pidfd_open(self.pid)
         self.streams: List[Stream] = []
+        self.start = 0
+        """Of how many starts of torchrun's ranks this is one."""
         self.begun: Optional[float] = None
         """When it was let go, seconds since the epoch."""
         self.oom: Optional[oom.Counted] = None

@@ -62,7 +62,10 @@ class Job:
         self._go: Optional[Dict[str, Any]] = None
         self._ending = False
         self._asked: Set[int] = set()
+        self._starts = 0
+        """How often torchrun has started its ranks."""
         self._failed = False
+        """A rank of the last start has."""
         self._shielded = False
         self._torchrun: Optional[subprocess.Popen[bytes]] = None
         self._torchrun_pidfd = -1
@@ -168,6 +171,10 @@ class Job:
     # -- the gate -------------------------------------------------------------------------------------------------
 
     def _greet(self, rank: Rank) -> None:
+        if not self._ranks:  # torchrun starts them anew when all before have ended
+            self._starts += 1
+            self._failed = False
+        rank.start = self._starts
         self._ranks[rank.pid] = rank
         self._rank_of[rank.pid] = rank
         self._loop.watch(rank.pidfd, READ, lambda: self._rank_ended(rank))
@@ -331,7 +338,7 @@ class Job:
             or (code == -signal.SIGTERM and self._ending)
             or (code == -signal.SIGKILL and orphaned)
         )
-        if code and not asked:
+        if code and not asked and rank.start == self._starts:
             self._failed = True
             self._look_before_siblings_end()
         killed = oom.since(rank.oom, rank.pid) if code and not asked and rank.oom else None

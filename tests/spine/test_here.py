@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,6 +56,31 @@ def test_who_removes_the_runs_folder_gets_the_jobs_exit_code(tmp_path: Path) -> 
     assert done.returncode == 37, done.stderr
     assert "result.json cannot be written" in done.stderr
     assert "exited with 37" in done.stderr
+
+
+def test_after_a_restart_by_torchrun_ranks_are_told_of_the_end_too(tmp_path: Path) -> None:
+    script = tmp_path / "again.py"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "again = os.environ['TORCHELASTIC_RESTART_COUNT'] == '1'\n"
+        "if not again and os.environ['RANK'] == '1':\n    sys.exit(3)\n"
+        "def save(*_):\n    print('saved', flush=True)\n    os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save if again else signal.SIG_DFL)\n"
+        "print('again' if again else 'first', flush=True)\ntime.sleep(60)\n"
+    )
+    flags = ["--check", "off", "--nproc-per-node", "2", "--max-restarts", "1", "--run-dir", str(tmp_path / "runs")]
+    with subprocess.Popen([*NVRUN, *flags, script], env=environment(tmp_path), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as running:  # fmt: skip
+        assert running.stdout
+        up = 0
+        while up < 2 and (line := running.stdout.readline()):
+            up += "again" in line
+        began = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        said, stderr = running.communicate(timeout=60)
+    assert running.returncode == 143, stderr
+    assert said.count("saved") == 2, stderr
+    assert time.monotonic() - began < 20, "--grace is 30 s"
 
 
 def test_what_was_asked_stands_in_the_runs_folder(tmp_path: Path) -> None:
