@@ -43,12 +43,31 @@ class Rank:
         self.sock: Optional[socket.socket] = sock
         self.pidfd = os.pidfd_open(self.pid)
         self.streams: List[Stream] = []
-        self.start = 0
-        """Of how many starts of torchrun's ranks this is one."""
         self.begun: Optional[float] = None
         """When it was let go, seconds since the epoch."""
         self.oom: Optional[oom.Counted] = None
         """What the kernel's OOM killer had done by then."""
+
+
+class Starts:
+    """torchrun's starts of its ranks here: all anew after a failure, or where nodes come or go. A start is not told by
+    who still runs: one of its ranks may have ended before another has greeted."""
+
+    def __init__(self) -> None:
+        self._attempt = -1
+        self._last: Dict[int, Rank] = {}
+
+    def add(self, rank: Rank) -> bool:
+        """A rank that has greeted; whether a start begins with it."""
+        anew = rank.attempt != self._attempt or rank.local_rank in self._last
+        if anew:
+            self._attempt, self._last = rank.attempt, {}
+        self._last[rank.local_rank] = rank
+        return anew
+
+    def is_of_last(self, rank: Rank) -> bool:
+        """Whether it is a rank of the last start."""
+        return self._last.get(rank.local_rank) is rank
 
 
 class Gate:

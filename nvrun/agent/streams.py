@@ -68,7 +68,8 @@ def _visible(line: bytes) -> bytes:
     return parts[-1] if parts else b""
 
 
-def _append(path: str) -> int:
+def append(path: str) -> int:
+    """A descriptor that writes at the file's end; a link in its place is not followed."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
 
@@ -160,7 +161,7 @@ class Stream:
     def _opened(self, path: str) -> Optional[int]:
         """None where it cannot be opened (a full disk, a folder that was removed): it costs the bytes, not the run."""
         try:
-            return _append(path)
+            return append(path)
         except OSError as error:
             if error.errno == errno.ELOOP:  # somebody put a link in its place: that is no accident
                 raise

@@ -19,9 +19,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set
 
-from . import oom, procs, slurm
+from . import oom, procs, slurm, streams
 from .folder import ENDS, Folder
-from .gate import Gate, Rank
+from .gate import Gate, Rank, Starts
 from .last import Look
 from .loop import READ
 from .output import Output
@@ -62,8 +62,7 @@ class Job:
         self._go: Optional[Dict[str, Any]] = None
         self._ending = False
         self._asked: Set[int] = set()
-        self._starts = 0
-        """How often torchrun has started its ranks."""
+        self._starts = Starts()
         self._failed = False
         """A rank of the last start has."""
         self._shielded = False
@@ -171,10 +170,8 @@ class Job:
     # -- the gate -------------------------------------------------------------------------------------------------
 
     def _greet(self, rank: Rank) -> None:
-        if not self._ranks:  # torchrun starts them anew when all before have ended
-            self._starts += 1
+        if self._starts.add(rank):
             self._failed = False
-        rank.start = self._starts
         self._ranks[rank.pid] = rank
         self._rank_of[rank.pid] = rank
         self._loop.watch(rank.pidfd, READ, lambda: self._rank_ended(rank))
@@ -338,7 +335,7 @@ class Job:
             or (code == -signal.SIGTERM and self._ending)
             or (code == -signal.SIGKILL and orphaned)
         )
-        if code and not asked and rank.start == self._starts:
+        if code and not asked and self._starts.is_of_last(rank):
             self._failed = True
             self._look_before_siblings_end()
         killed = oom.since(rank.oom, rank.pid) if code and not asked and rank.oom else None
@@ -352,9 +349,8 @@ class Job:
 
     def _note(self, end: Dict[str, Any]) -> None:
         """Beside the logs too: the launcher may be killed before it has written anything down."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(OSError):  # a full disk, no descriptor left: the launcher has been told
-            fd = os.open(os.path.join(self._where.path, ENDS), flags, 0o666)
+            fd = streams.append(os.path.join(self._where.path, ENDS))
             try:
                 os.write(fd, json.dumps(end, separators=(",", ":")).encode() + b"\n")
             finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nvrun.agent.gate import Gate, Rank
+from nvrun.agent.gate import Gate, Rank, Starts
 from nvrun.agent.loop import Loop
 from nvrun.plan import SHIM
 
@@ -54,9 +54,9 @@ def opened() -> Iterator[Opened]:
     signal.set_wakeup_fd(-1)
 
 
-def hello(pid: int) -> bytes:
-    env = {"RANK": "5", "LOCAL_RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1",
-           "TORCHELASTIC_ERROR_FILE": "/logs/attempt_1/3/error.json"}  # fmt: skip
+def hello(pid: int, attempt: int = 1, local_rank: int = 3) -> bytes:
+    env = {"RANK": "5", "LOCAL_RANK": "0", "TORCHELASTIC_RESTART_COUNT": str(attempt),
+           "TORCHELASTIC_ERROR_FILE": f"/logs/attempt_{attempt}/{local_rank}/error.json"}  # fmt: skip
     return json.dumps({"pid": pid, "env": env}).encode() + b"\n"
 
 
@@ -70,6 +70,18 @@ def test_a_shim_gets_its_source_and_is_greeted(opened: Opened) -> None:
     (rank,) = opened.greeted
     assert (rank.pid, rank.rank, rank.attempt) == (os.getpid(), 5, 1)
     assert rank.local_rank == 3, "under --virtual-local-rank LOCAL_RANK is 0 for all"
+
+
+def test_a_start_is_told_by_attempts_and_local_ranks(opened: Opened) -> None:
+    """Local rank 0 has failed before local rank 1 greets: the start, and the failure, are the same one's. Where nodes
+    come or go all start anew and the attempt stays."""
+    starts = Starts()
+    for attempt, local_rank in (0, 0), (0, 1), (1, 1), (1, 0), (1, 0), (1, 1):
+        with opened.come() as sock:
+            sock.sendall(hello(os.getpid(), attempt, local_rank))
+            opened.turn(0.05)
+    assert [starts.add(rank) for rank in opened.greeted] == [True, False, True, False, True, False]
+    assert [starts.is_of_last(rank) for rank in opened.greeted] == [False] * 4 + [True] * 2
 
 
 def test_who_leaves_at_once_changes_nothing(opened: Opened) -> None:
