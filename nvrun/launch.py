@@ -220,10 +220,12 @@ class Launch:
 
     def _tell_whom_it_waits_for(self) -> None:
         """Once, where this is one node of several that something else starts: torchrun itself says nothing."""
-        where = self._job.endpoint
-        if where is None or where.nodes < 2 or time.monotonic() < self._tell_alone_at:
+        if time.monotonic() < self._tell_alone_at:
             return
         self._tell_alone_at = math.inf
+        where = self._job.endpoint
+        if where is None or where.nodes < 2:
+            return
         self._crew.say(
             f"nvrun: no rank has begun after {_ALONE_SECONDS:g} s: torchrun waits at {where.host} port {where.port} "
             f"for the other nodes ({where.nodes} in all), or is still being loaded"

@@ -341,7 +341,8 @@ def main(into: int, out: int) -> None:
     agent.standing.end_all()
     agent.end_what_is_left()
     if agent.folder and not agent.fetched and not (agent.job and agent.job.begun):  # no rank has written into it
-        folder.remove(agent.folder)
+        with contextlib.suppress(OSError):  # what a hook started may still write there: `nvrun clean` finds the rest
+            folder.remove(agent.folder)
     if agent.hook_mark:
         from . import command
 
