@@ -11,16 +11,17 @@ from collections.abc import Iterable, Mapping
 from nvrun.facts import HostFacts
 from nvrun.model import Finding, Severity, worst_first
 from nvrun.nccl import meanings, parse  # noqa: F401 - declares the codes
-from nvrun.nccl.lint_launch import launcher_lines
-from nvrun.nccl.lint_tasks import tasks_times_ranks
 from nvrun.nccl.lint_together import together
 from nvrun.nccl.lint_values import value_findings
-from nvrun.nccl.scripts import kind_of, settings_of
 from nvrun.nccl.setting import Given, Setting, found
 
 
 def lint_script(text: str, name: str, *, nccl: str | None = None, facts: HostFacts | None = None) -> list[Finding]:
     """Findings about a job script, Dockerfile, YAML, Python or conf file; its file name says how to read it."""
+    from nvrun.nccl.lint_launch import launcher_lines  # a launch, which lints variables, waits for none of these
+    from nvrun.nccl.lint_tasks import tasks_times_ranks
+    from nvrun.nccl.scripts import kind_of, settings_of
+
     found = lint_settings(settings_of(text, name), nccl=nccl, facts=facts, shared=True)
     if kind_of(text, name) == "shell":
         found += [*tasks_times_ranks(text, name), *launcher_lines(text, name)]
