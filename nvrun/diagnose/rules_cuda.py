@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from nvrun.diagnose.rule import Rule, Stage, rule
 
-_NOT_COUNTED_AS_NONE = r"^(?!.*\b(?:errors?|counts?|ECC|NVLink)\b\W{1,4}0\b)"
-"""Health reports of a job write counters, and most of them are 0."""
+_NOT_NONE = r"(?!(?:s|\(s\))?(?:\s+(?:errors?|counts?))*(?:\s*[:=]\s*|(?<=[st])\s+)0\b)"
+"""Behind what is counted. Health reports of a job write counters, and most of them are 0; another on the same line says
+nothing of this one."""
+_ECC = rf"(?<!\b0 )(?:uncorrect(?:able|ed) ECC|(?<!correctable )(?<!corrected )ECC error){_NOT_NONE}"
+_NVLINK = rf"(?<!\b0 )(?:uncorrectable NVLink|(?<!correctable )(?i:nvlink) error){_NOT_NONE}"
 
 CUDA_RULES: tuple[Rule, ...] = (
     rule(
@@ -29,7 +32,7 @@ CUDA_RULES: tuple[Rule, ...] = (
         "A GPU's memory has an uncorrectable ECC error",
         "nvidia-smi -q -d ECC,ROW_REMAPPER; reset the GPU (or reboot) to remap the row, replace it if that fails",
         0.95,
-        pattern=_NOT_COUNTED_AS_NONE,
+        pattern=rf"{_ECC}|ECCUncorrectable|ECC_UNCORRECTABLE",
     ),
     rule(
         "nvlink-error",
@@ -38,7 +41,7 @@ CUDA_RULES: tuple[Rule, ...] = (
         "An NVLink had an uncorrectable error",
         "nvidia-smi nvlink -e; dmesg for Xid 74 or 144 to 150; reset the GPUs of that host",
         0.9,
-        pattern=_NOT_COUNTED_AS_NONE,
+        pattern=rf"{_NVLINK}|NVLINK_UNCORRECTABLE",
     ),
     rule(
         "fabric-manager-down",
