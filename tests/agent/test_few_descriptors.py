@@ -24,7 +24,7 @@ def test_it_ends_with_its_link(tmp_path: Path, descriptors: int) -> None:
         {"t": "you", "id": 0, "lost_after": None},
         {"t": "prepare", "run": run, "folder": str(tmp_path), "token": "token", "name": "here", "ports": None},
         {"t": "job", "mark": f"{run}.0", "socket": f"nvrun-{run}-0", "argv": ["/bin/sleep", "60"], "cwd": "/",
-         "ranks": 1, "grace": 1.0, "set": {}, "defaults": {}, "console": "all", "first_stderr": 0},
+         "grace": 1.0, "set": {}, "defaults": {}, "console": "all", "first_stderr": 0},
     ]  # fmt: skip
     agent = subprocess.Popen(
         [sys.executable, "-I", "-c", LOADER],

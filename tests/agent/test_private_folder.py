@@ -17,7 +17,7 @@ from nvrun.nccl.heard import NOTED
 from tests.lab.lab import wait_for
 
 PREPARE = {"t": "prepare", "folder": "/nowhere", "token": "x", "name": "here", "ports": None}
-JOB = {"t": "job", "cwd": "/", "ranks": 1, "grace": 1.0, "set": {}, "defaults": {}, "console": "all", "first_stderr": 0}
+JOB = {"t": "job", "cwd": "/", "grace": 1.0, "set": {}, "defaults": {}, "console": "all", "first_stderr": 0}
 GO: dict[str, Any] = {"t": "go", "ranks": {}, "echo": [], "noted": NOTED, "monitor": None, "hang": None}
 FETCH = {"t": "fetch"}
 
@@ -34,18 +34,17 @@ def test_what_is_left_of_it_when_the_launcher_is_gone(
     torchrun = ["/bin/sh", "-c", f"touch {up}; sleep 60"]
     own = {"run": run, "mark": f"{run}.0", "socket": f"nvrun-{run}-0", "argv": torchrun}
     sent = [{"t": "you", "id": 0, "lost_after": None}, *({**own, **message} for message in messages)]
-    agent = subprocess.Popen(
+    folder = tmp_path / f"nvrun-{os.getuid()}" / f"{run}.0"
+    with subprocess.Popen(
         [sys.executable, "-I", "-c", LOADER],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
-    )
-    assert agent.stdin
-    agent.stdin.write(bundle() + b"".join(json.dumps(each).encode() + b"\n" for each in sent))
-    agent.stdin.flush()
-    folder = tmp_path / f"nvrun-{os.getuid()}" / f"{run}.0"
-    wait_for(up.exists if JOB in messages else folder.exists, "the agent is so far")
-    assert folder.exists()
-    agent.stdin.close()
-    assert agent.wait(timeout=20) == 0
+    ) as agent:
+        assert agent.stdin
+        agent.stdin.write(bundle() + b"".join(json.dumps(each).encode() + b"\n" for each in sent))
+        agent.stdin.flush()
+        wait_for(up.exists if JOB in messages else folder.exists, "the agent is so far")
+        assert folder.exists()
+    assert agent.returncode == 0
     assert folder.exists() is stays
