@@ -11,7 +11,6 @@ import socket
 import struct
 from typing import Any, Dict, List, Tuple
 
-from . import netcheck
 from .standing import Say, wait
 
 HEAD = struct.Struct(">16scQ")
@@ -69,6 +68,8 @@ def listen(address: str, count: int) -> List[socket.socket]:
 
 def listen_on(request: Dict[str, Any], say: Say, until: int) -> None:
     """Listens on one port of every address, as torchrun would, until `until` can be read."""
+    from . import netcheck  # the launcher, which reads this module's constants, has no use for it
+
     held, port = netcheck.hold_port([request["port"]])
     held.listen()
     say({"port": port})
