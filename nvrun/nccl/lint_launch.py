@@ -18,21 +18,20 @@ from nvrun.torchrun import split
 
 _LAUNCHERS = ("torchrun", "nvrun")
 _MODULES = {"torch.distributed.run": "torchrun", "nvrun": "nvrun"}
+_ABOUT = re.compile(r"torchrun|torch\.distributed\.run|nvrun")
 _PYTHON = re.compile(r"python[\d.]*|\$\{?\w*PYTHON\w*\}?", re.IGNORECASE)
 _SHELL = re.compile(r"(ba|da|z|k)?sh|su|sg|runuser")
 _COMMAND_FLAG = re.compile(r"-[a-z]*c")
+_MOST = 1000
+"""Commands that name a launcher; a text with more of them is no job script, and the rest is not judged."""
 _DEEPEST = 3
 """Shells within shells."""
-_MOST_WORDS, _MOST_JOINED = 200, 8
-"""Words of a starter, and of one that hands a line to a shell, behind which its command is looked for."""
-_NAMED = ("-J", "--job-name", "--comment", "--name", "--hostname", "--tag", "-t", "-a", "--with", "--package", "-l")
+_NAMED = ("-J", "--job-name", "--comment", "--name", "--hostname", "--container-name", "--entrypoint", "--tag", "-t",
+          "-n", "--with", "--package")  # fmt: skip
 """Flags of starters whose value is a name."""
 _TWO_VALUES = ("--mca", "-mca", "--gmca", "--prtemca", "-genv", "-env")
-_NO_LAUNCHER = re.compile(
-    r"install|uninstall|echo|printf|which|type|hash|cp|mv|rm|ls|man|cat|tail|head|less|grep|pgrep|pkill|ps"
-    r"|pytest|\S+\.(?:py|sh)"
-)
-"""Words behind a starter after which a launcher's name is an argument, whatever flags are between."""
+_NO_COMMAND = re.compile(r"-.*|\d\S*|\w+=\S*")
+"""A flag, a number or an assignment: the command that is started comes behind it."""
 
 
 class _Starter(NamedTuple):
@@ -44,30 +43,24 @@ class _Starter(NamedTuple):
     """One of which must come first."""
     joins: bool = False
     """What follows is one line for another shell."""
-    flags: bool = True
-    """Whether a flag may have a value behind it; where not, flags only change what the operand means."""
 
 
-_CONTAINER = _Starter(1, ("run", "exec", "start"))
-_ENVIRONMENT = _Starter(0, ("run",))
 _STARTERS: Mapping[str, _Starter] = {
     **dict.fromkeys(
-        ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "ibrun", "jsrun", "aprun", "lrun", "exec", "time",
-         "env", "nohup", "sudo", "doas", "numactl", "setsid", "nice", "ionice", "stdbuf", "unbuffer", "strace",
-         "xargs", "shifter", "uvx"),
+        ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "ibrun", "jsrun", "aprun", "exec", "time", "timeout", "env",
+         "nohup", "sudo", "numactl", "taskset", "chrt", "setsid", "nice", "ionice", "stdbuf", "strace", "xargs",
+         "shifter", "uvx"),
         _Starter(),
     ),
-    **dict.fromkeys(("timeout", "flock", "ch-run"), _Starter(1)),
-    **dict.fromkeys(("taskset", "chrt"), _Starter(1, flags=False)),
-    **dict.fromkeys(("docker", "podman", "nerdctl", "singularity", "apptainer", "enroot", "sarus"), _CONTAINER),
-    **dict.fromkeys(("conda", "mamba", "micromamba", "uv", "poetry", "pdm", "pixi", "pipenv", "hatch", "rye"),
-                    _ENVIRONMENT),
-    **dict.fromkeys(("kubectl", "oc"), _Starter(1, ("exec",))),
+    **dict.fromkeys(("docker", "podman", "singularity", "apptainer", "enroot"),
+                    _Starter(1, ("run", "exec", "start"))),
+    **dict.fromkeys(("conda", "mamba", "micromamba", "uv", "poetry", "pdm", "pixi", "pipenv", "hatch"),
+                    _Starter(0, ("run",))),
     **dict.fromkeys(("nsys", "ncu", "rocprof"), _Starter(0, ("profile", "launch"))),
+    "kubectl": _Starter(1, ("exec",)),
+    "flock": _Starter(1),
     "ssh": _Starter(1, joins=True),
-    "pdsh": _Starter(0, joins=True),
-    "clush": _Starter(0, joins=True),
-    "eval": _Starter(0, joins=True),
+    **dict.fromkeys(("pdsh", "clush", "eval"), _Starter(joins=True)),
 }  # fmt: skip
 _STARTER_OF_NO_NAME = _Starter()
 """`$PREFIX torchrun ...`: nothing, or something that starts what follows."""
@@ -76,8 +69,8 @@ _STARTER_OF_NO_NAME = _Starter()
 def launcher_lines(text: str, name: str) -> Iterator[Finding]:
     """Launcher lines with a flag that is unknown, lacks its value or has a wrong one. A subcommand of nvrun is to
     `split` a program, whose flags are its own."""
-    for number, line, words in simple_commands(text):
-        for launcher, flags in _launchers(words):
+    for number, line, words in islice(simple_commands(text, _ABOUT), _MOST):
+        for launcher, flags in _launchers(words, 0):
             for wrong in _wrong(flags, launcher):
                 yield Finding(
                     code="launcher-refuses",
@@ -89,30 +82,64 @@ def launcher_lines(text: str, name: str) -> Iterator[Finding]:
                 )
 
 
-def _launchers(words: Sequence[str], depth: int = 0) -> Iterator[tuple[str, Sequence[str]]]:
+def _launchers(words: Sequence[str], depth: int) -> Iterator[tuple[str, Sequence[str]]]:
     """torchrun or nvrun, and what it is given, where the command is one, starts one, or gives one to a shell."""
-    places, seen = [0] if words else [], {0}
-    while places:
-        at = places.pop(0)
-        base, rest = words[at].rpartition("/")[2], words[at:]
-        starter = _STARTER_OF_NO_NAME if base.startswith("$") else _STARTERS.get(base)
-        found: list[tuple[str, Sequence[str]]] = []
+    at = 0
+    while at < len(words):
+        base = _base(words[at])
+        starter = _starter(base)
         if base in _LAUNCHERS:
-            found = [(base, rest[1:])]
-        elif _PYTHON.fullmatch(base):
-            found = list(_of_python(rest))
-        elif _SHELL.fullmatch(base):
-            lines = (line for flag, line in pairwise(rest) if _COMMAND_FLAG.fullmatch(flag))
-            found = list(_of_line(next(lines, ""), depth))
-        elif starter and starter.joins:
-            for place in islice(_places(rest, starter), _MOST_JOINED):
-                found = found or list(_of_line(" ".join(rest[place : place + _MOST_WORDS]), depth))
-        elif starter:
-            new = [at + place for place in _places(rest, starter) if at + place not in seen]
-            places, seen = [*new, *places], seen | {*new}
-        if found:
-            yield from found
+            yield base, words[at + 1 :]
             return
+        if _PYTHON.fullmatch(base):
+            yield from _of_python(words[at:])
+            return
+        if _SHELL.fullmatch(base):
+            given = (line for flag, line in pairwise(words[at:]) if _COMMAND_FLAG.fullmatch(flag))
+            yield from _of_line(next(given, ""), depth)
+            return
+        at = _started(words, at, starter) if starter else len(words)
+        if starter and starter.joins:
+            yield from _of_line(" ".join(words[at:]), depth)
+            return
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _starter(base: str) -> _Starter | None:
+    return _STARTER_OF_NO_NAME if base.startswith("$") else _STARTERS.get(base)
+
+
+def _started(words: Sequence[str], at: int, starter: _Starter) -> int:
+    """Where the command stands that the starter at `at` starts; behind all words where it starts none that is known.
+
+    A word right behind a flag may be its value or not: it is the command where it is one that is known."""
+    subcommands, sure, seen = starter.subcommands, 0, 0
+    while (at := at + 1) < len(words):
+        word, before = words[at], words[at - 1]
+        behind_flag = before.startswith("-") and "=" not in before and before != "--"
+        if _NO_COMMAND.fullmatch(word):
+            at += 2 if word in _TWO_VALUES else 0
+            continue
+        if subcommands:
+            if word in subcommands:
+                subcommands = ()
+            elif not behind_flag:
+                break
+            continue
+        if seen >= starter.operands and before not in _NAMED and (_is_known(word) or (starter.joins and " " in word)):
+            return at
+        seen, sure = seen + 1, sure + (not behind_flag)
+        if sure > starter.operands and not word.startswith("$"):  # which may be flags, or nothing
+            break
+    return len(words)
+
+
+def _is_known(word: str) -> bool:
+    base = _base(word)
+    return base in _LAUNCHERS or base in _STARTERS or bool(_PYTHON.fullmatch(base) or _SHELL.fullmatch(base))
 
 
 def _of_python(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -126,30 +153,8 @@ def _of_python(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
 
 def _of_line(line: str, depth: int) -> Iterator[tuple[str, Sequence[str]]]:
     if depth < _DEEPEST:
-        for each in simple_commands(line):
+        for each in simple_commands(line, _ABOUT):
             yield from _launchers(each.words, depth + 1)
-
-
-def _places(words: Sequence[str], starter: _Starter) -> Iterator[int]:
-    """Where the command may stand that a starter starts. A word right behind a flag may be its value or not."""
-    subcommands, sure, unsure, at = starter.subcommands, 0, 0, 1
-    while at < min(len(words), _MOST_WORDS) and sure <= starter.operands:
-        word, flag = words[at], words[at - 1]
-        behind_flag = starter.flags and at > 1 and flag.startswith("-") and "=" not in flag and flag != "--"
-        if word.startswith("-"):
-            at += 2 if word in _TWO_VALUES else 0
-        elif subcommands:
-            if word in subcommands:
-                subcommands, sure, unsure = (), 0, 0
-            elif not behind_flag:
-                return
-        elif not re.match(r"\$|\w+=", word):
-            if _NO_LAUNCHER.fullmatch(word):
-                return
-            if sure <= starter.operands <= sure + unsure and not (behind_flag and flag in _NAMED):
-                yield at
-            sure, unsure = (sure, unsure + 1) if behind_flag else (sure + 1, unsure)
-        at += 1
 
 
 def _wrong(flags: Sequence[str], launcher: str) -> Iterator[str]:

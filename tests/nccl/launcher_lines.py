@@ -86,6 +86,14 @@ STARTED = (
     "uv run nvrun --bad t.py",
     "strace -f torchrun --bad t.py",
     "args=(torchrun --bad)",
+    "ssh $h torchrun --bad t.py",
+    'while read h; do ssh $h "cd $PWD && torchrun --bad t.py" & done < hosts',
+    "docker run $FLAGS $IMAGE torchrun --bad t.py",
+    "srun --label $FLAGS torchrun --bad t.py",
+    "timeout -k 5 10m torchrun --bad t.py",
+    'srun bash -c "\n  cd x\n  torchrun \\\n    --bad t.py\n"',
+    "torchrun --rdzv-endpoint=$(scontrol show hostnames $L | head -n 1):29500 --bad t.py",
+    "x=5  # don't\necho it\\'s ${#x}; torchrun --bad t.py",
 )
 """Each starts a launcher with --bad."""
 NOT_STARTED = (
@@ -202,5 +210,7 @@ NOT_STARTED = (
     "find . -name torchrun --bad",
     "find . -exec grep torchrun --bad {} +",
     "nsys profile -n torchrun ls --bad",
+    "ssh $h pkill -f torchrun --bad",
+    'torchrun --nnodes "$(wc -l < hosts)" --nproc-per-node $(nvidia-smi -L | wc -l) "$(dirname "$0")/t.py"',
 )
 """None of these does, or what it starts is well."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -669,4 +670,14 @@ def test_a_launcher_is_told_by_the_line_where_it_is_started() -> None:
     stray = "#!/bin/bash\n" + "echo $(\n" * 99 + "torchrun --bad t.py\n"
     (once,) = coded(lint_script(stray, "job.sh"), "launcher-refuses")
     assert once.evidence == ("job.sh:101: torchrun --bad t.py",)
-    assert lint_script(stray.replace("torchrun", "$(\ntorchrun"), "job.sh") == [], "no shell's text is not read on"
+
+
+@pytest.mark.parametrize(
+    "piece", ["$(", "`\n", "'\n", '"$(', "(", "env ", "srun -a b ", "eval ", "bash <<E\n", "cat <<A\nA\n"]
+)
+def test_a_long_text_is_read_once(piece: str) -> None:
+    """What would be read over and over takes minutes at this length."""
+    text = "torchrun --bad t.py\n" + piece * (100_000 // len(piece)) + "torchrun"
+    begun = time.process_time()
+    assert refused(text)
+    assert time.process_time() - begun < 2.0
