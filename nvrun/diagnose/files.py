@@ -137,7 +137,7 @@ def _traceback(file: Path) -> list[str]:
     try:
         with open(file, "rb") as stream:
             raw = msgspec.json.decode(stream.read(ERROR_FILE_LIMIT))
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return []
     message = raw.get("message") if isinstance(raw, dict) else None
     if isinstance(message, dict):

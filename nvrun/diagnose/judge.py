@@ -49,10 +49,21 @@ def diagnose(
         _add(groups, match, {})
         if (memory := _oom_match(first)) is not None:
             _add(groups, memory, {})
-    _explain_exits(groups.values())
-    _name_interpreters(groups.values(), facts or {})
-    ordered = sorted(groups.values(), key=lambda group: _order(group, first))
+    told = _without_quotes(groups.values())
+    _explain_exits(told)
+    _name_interpreters(told, facts or {})
+    ordered = sorted(told, key=lambda group: _order(group, first))
     return [_finding(group) for group in ordered]
+
+
+def _without_quotes(groups: Iterable[_Group]) -> list[_Group]:
+    """Without what is told of a host or rank and once more of none: torchrun quotes the traceback of a rank, in its own
+    output and in its error file."""
+    every = list(groups)
+    told = {(each.match.code, each.match.message) for each in every if each.match.host or each.ranks}
+    return [
+        each for each in every if each.match.host or each.ranks or (each.match.code, each.match.message) not in told
+    ]
 
 
 def _explain_exits(groups: Iterable[_Group]) -> None:

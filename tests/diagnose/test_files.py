@@ -84,6 +84,14 @@ def test_torchruns_error_files_are_read(tmp_path: Path) -> None:
     (finding,) = diagnose(collect([tmp_path]).sources)
     assert finding.code == "python-exception"
     assert "ValueError: bad shape at /job/train.py:5" in finding.message
-    for other in (b"", b"{", b"[]", b'{"message": 3}', b'{"error": "CUDA out of memory"}'):
+    logs = tmp_path / "logs" / "gpu07"
+    shutil.copytree(tmp_path / "none_abc", logs / "torchrun" / "none_abc")
+    shutil.rmtree(tmp_path / "none_abc")
+    (logs / "rank3.err").write_text(stack)
+    (finding,) = diagnose(collect([tmp_path]).sources)
+    assert (finding.host, finding.subject) == ("gpu07", "rank 3"), "torchrun's quote of it is no second cause"
+    (logs / "rank3.err").unlink()
+    folder = logs / "torchrun" / "none_abc" / "attempt_0" / "3"
+    for other in (b"", b"{", b"[]", b'{"message": 3}', b'{"error": "CUDA out of memory"}', b"[" * 100_000):
         (folder / "error.json").write_bytes(other)
         assert collect([tmp_path]).sources == []
