@@ -181,8 +181,14 @@ def disk(place: str, directory: str, options: str = "size=2m") -> Around:
         path.mkdir(mode=0o700, exist_ok=True)
         if not directory.startswith("/"):
             path.chmod(0o755)
-        with faults.mounted(lab, place, str(path), options):
-            yield
+        # Another host sees the same folder without the disk, and may remove an empty one: its mounts go with it.
+        kept = path / "kept"
+        kept.mkdir(exist_ok=True)
+        try:
+            with faults.mounted(lab, place, str(path), options):
+                yield
+        finally:
+            kept.rmdir()
 
     return around
 
