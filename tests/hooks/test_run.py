@@ -213,7 +213,8 @@ def test_nsys_is_finalised_before_the_rank_is_told_to_end(tmp_path: Path, per: s
     tools = tmp_path / "tools"
     tools.mkdir()
     program(tools, "nsys", NSYS.format(place=tmp_path))
-    script = 'if [ "$RANK" = 1 ]; then sleep 1; exit 9; else exec sleep 30; fi'
+    up = tmp_path / "up"
+    script = f'if [ "$RANK" = 1 ]; then until [ -e {up} ]; do sleep 0.1; done; exit 9; fi; touch {up}; exec sleep 30'
     ran = nvrun(tmp_path, "--hook", f"nsys:per={per}", "--nproc-per-node", "2", "--no-python", "sh", "-c", script,
                 env={"PATH": f"{tools}:{os.environ['PATH']}"})  # fmt: skip
     assert ran.code == 9, ran.stderr
