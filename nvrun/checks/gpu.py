@@ -148,26 +148,33 @@ def _driver_remedy(reason: str) -> str:
 @check(OFF_BUS)
 def gpus_all_shown(gpus: tuple[Gpu, ...], gpus_on_pci: tuple[str, ...], software: Software) -> Results:
     """NVML shows every NVIDIA GPU that is on PCI, and reaches each that it lists."""
-    hidden = _hidden(gpus, gpus_on_pci, software)
+    hidden, given = _hidden(gpus, gpus_on_pci, software), _given(software)
+    part = 0 < given < len(gpus_on_pci)
+    others = ", some of them not this job's" if part else ""
+    evidence = (f"on PCI, and no GPU of NVML{others}: {listed(hidden)}",) if hidden else ()
     lost = [gpu for gpu in gpus if not gpu.reached]
     for gpu in lost:
         yield OFF_BUS.found(
-            f"{label(gpu)} cannot be reached: {gpu.unread['handle']}",
-            subject=label(gpu),
-            evidence=(f"on PCI, and no GPU of NVML: {listed(hidden)}",) if hidden else (),
+            f"{label(gpu)} cannot be reached: {gpu.unread['handle']}", subject=label(gpu), evidence=evidence
         )
-    if len(hidden) > len(lost):
+    if part and hidden and given > len(gpus):
+        yield OFF_BUS.found(f"this job was given {given} GPUs, {len(gpus)} in NVML", subject="GPUs", evidence=evidence)
+    elif not part and len(hidden) > len(lost):
         yield OFF_BUS.found(
             f"{len(gpus_on_pci)} GPUs on PCI, {len(gpus)} in NVML: missing {listed(hidden)}", subject=listed(hidden)
         )
 
 
 def _hidden(gpus: Sequence[Gpu], on_pci: Sequence[str], software: Software | None) -> list[str]:
-    """PCI addresses that NVML lacks, unless this job was given some of the GPUs only."""
+    """PCI addresses that NVML lacks, unless it has all the GPUs that this job was given."""
     shown = {gpu.pci for gpu in gpus if gpu.reached}
+    return [address for address in on_pci if address not in shown] if gpus and _given(software) != len(shown) else []
+
+
+def _given(software: Software | None) -> int:
+    """GPUs that this job was given, by their device files; 0 where none was found."""
     nodes = software.device_nodes if software else {}
-    given = sum(name.removeprefix("/dev/nvidia").isdigit() and answer not in _REFUSED for name, answer in nodes.items())
-    return [address for address in on_pci if address not in shown] if gpus and given != len(shown) else []
+    return sum(name.removeprefix("/dev/nvidia").isdigit() and answer not in _REFUSED for name, answer in nodes.items())
 
 
 _REFUSED = ("Operation not permitted", "Permission denied")

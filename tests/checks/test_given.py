@@ -90,6 +90,27 @@ def test_a_gpu_that_fell_off_is_named(change: Change, words: str) -> None:
     assert words in finding.message
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without(3, "Input/output error"), "this job was given 4 GPUs, 3 in NVML"),
+        (unreached(3), "GPU 3 cannot be reached: GPU is lost"),
+    ],
+)
+def test_one_of_a_part_that_fell_off_is_named_and_the_other_jobs_are_not(change: Change, words: str) -> None:
+    def part(known: HostFacts) -> HostFacts:
+        opened = change(known).software
+        assert opened is not None
+        mine = with_(change(known), gpus=tuple(one for one in change(known).gpus or () if one.index < 4))
+        shut = dict.fromkeys((f"/dev/nvidia{n}" for n in range(4, 8)), "Operation not permitted")
+        return section("software", device_nodes={**opened.device_nodes, **shut})(mine)
+
+    finding = only(judge(changed(every(fleet("h100x8", 3), four_of_eight), "n02", part)), "gpu-off-bus")
+    assert (finding.host, finding.severity) == ("n02", Severity.ERROR)
+    assert words in finding.message
+    assert "some of them not this job's" in finding.evidence[0]
+
+
 def lanes(number: int | None) -> Change:
     return lambda known: with_(known, gpus=tuple(with_(one, pcie_width=number) for one in known.gpus or ()))
 
