@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nvrun.checks.check import Results, fleet_check
-from nvrun.checks.code import WARNING, declare
+from nvrun.checks.code import WARNING, declare, unread
 from nvrun.checks.compare import listed
 from nvrun.checks.job import Job, subnet, usable
 from nvrun.facts import HostFacts, Interface
+from nvrun.hosts.nodeset import fold
 from nvrun.model import Frozen
 from nvrun.nccl.parse import strtoll
 
@@ -87,7 +88,9 @@ def fabric_best(fleet: Mapping[str, HostFacts], job: Job) -> Results:
         if causes:
             best = min((offers[host][name] for host in fleet for name in rdma), key=lambda way: way.rank)
             yield SLOWER.found(f"{best} is there, but {listed(causes)} sends the job over sockets", subject="network")
-    elif not job.rdma and planned and all(facts.rdma is not None for facts in fleet.values()):
+    elif unknown := [host for host, facts in fleet.items() if facts.rdma is None]:
+        yield unread(f"RDMA ports of {fold(unknown)}: not read")
+    elif not job.rdma and planned:
         slowest = min(planned.values())
         faster = [
             (min(offers[host][name].gbps or 0.0 for host in fleet), name)

@@ -64,7 +64,7 @@ def ib_without_ib(given: Given) -> Iterator[Finding]:
             given.settings["NCCL_NET"],
             "nccl-net-contradiction",
             ERROR,
-            "NCCL_NET=IB demands what NCCL_IB_DISABLE=1 switches off: NCCL fails at init",
+            "NCCL_NET=IB demands what NCCL_IB_DISABLE switches off: NCCL fails at init",
             remedy=given.settings["NCCL_IB_DISABLE"].removal,
         )
     elif net == "ib" and given.active_ports is not None:
@@ -149,21 +149,22 @@ def partition(given: Given) -> Iterator[Finding]:
     setting = given.settings["NCCL_IB_PKEY"]
     tables = [port for port in given.ports or () if port.link_layer == "InfiniBand" and port.pkeys]
     if index >= _LIMITED_KEY:
-        places = {at for port in tables for at, key in enumerate(port.pkeys) if _same_key(key, index)}
+        right = {at for port in tables for at, key in enumerate(port.pkeys) if _same_key(key, index)}
         yield found(
             setting,
             "nccl-pkey-index-wrong",
             ERROR,
             f"NCCL_IB_PKEY is a place in the port's table of keys, and {setting.value} is a key itself",
-            right=str(places.pop()) if len(places) == 1 else None,
+            right=str(right.pop()) if len(right) == 1 else None,
         )
-    elif lacking := [port for port in tables if index >= len(port.pkeys)]:
+    elif lacking := [port for port in tables if index >= len(port.pkeys) or not port.pkeys[index].strip("0x")]:
+        places = [str(at) for at, key in enumerate(lacking[0].pkeys) if key.strip("0x")]
         yield found(
             setting,
             "nccl-pkey-index-wrong",
             ERROR,
-            f"{lacking[0].device} has {len(lacking[0].pkeys)} P_Key(s), so none at place {index}",
-            expected=f"0 to {len(lacking[0].pkeys) - 1}",
+            f"{lacking[0].device} has no P_Key at place {index} of its table",
+            expected=f"one of {', '.join(places)}",
             host=given.facts.host if given.facts else None,
         )
 

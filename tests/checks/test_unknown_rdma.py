@@ -124,3 +124,10 @@ def test_no_check_fails_on_facts_that_make_no_sense() -> None:
         fleets = {name: facts.decode(one) for name, one in known.items() if name != "n02"} | {"n02": n02}
         crashed = [each for each in run(fleets, Job()).findings if each.code == "check-crashed"]
         assert not crashed, (number, crashed)
+
+
+def test_networks_are_not_compared_where_rdma_was_not_read() -> None:
+    known = fleet("h100x8", 2)
+    known["n02"] = with_(known["n02"], rdma=None, missing={"rdma": "no answer"})
+    skipped = run(known, Job(rdma={})).skipped
+    assert [each.reason for each in skipped if each.code == "fabric-best"] == ["RDMA ports of n02: not read"]

@@ -418,6 +418,13 @@ def test_a_partition_is_named_by_its_place(value: str, remedy: str | None) -> No
     assert [(each.code, each.remedy) for each in findings] == ([("nccl-pkey-index-wrong", remedy)] if remedy else [])
 
 
+def test_a_place_of_the_table_that_a_partition_left_has_no_key() -> None:
+    table = ("0xffff", "0x0000", "0x8001")
+    (finding,) = lint({"NCCL_IB_PKEY": "1"}, facts=host(hcas=IB, pkeys=table))
+    assert (finding.code, finding.expected) == ("nccl-pkey-index-wrong", "one of 0, 2")
+    assert not lint({"NCCL_IB_PKEY": "2"}, facts=host(hcas=IB, pkeys=table))
+
+
 def test_hosts_that_must_agree_or_differ() -> None:
     (finding,) = lint_hosts({"a": {"NCCL_ALGO": "Ring"}, "b": {"NCCL_ALGO": "Ring"}, "c": {}})
     assert (finding.code, finding.host, finding.remedy) == ("nccl-hosts-disagree", "c", "export NCCL_ALGO=Ring")

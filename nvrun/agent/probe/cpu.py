@@ -74,8 +74,8 @@ def quota(tree: Tree) -> float | None:
     told = [(tree.text(f"{folder}/cpu.max") or "").split() for folder in cgroup_folders(tree)]
     for folder in cgroup1_folders(tree, "cpu"):
         told.append([tree.text(f"{folder}/cpu.cfs_{what}_us") or "" for what in ("quota", "period")])
-    grants = [int(words[0]) / int(words[1]) for words in told if len(words) == 2 and all(map(str.isdigit, words))]
-    return min(grants, default=None)
+    known = [(int(words[0]), int(words[1])) for words in told if len(words) == 2 and all(map(str.isdigit, words))]
+    return min((most / period for most, period in known if period), default=None)
 
 
 def cgroup_folders(tree: Tree) -> list[str]:
