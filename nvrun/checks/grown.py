@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from nvrun.diagnose.xid import read_sxid
-from nvrun.facts import Filesystem, Gpu, HostFacts, Interface, RdmaPort, Xid
+from nvrun.facts import Filesystem, Gpu, HostFacts, Interface, RdmaPort
 from nvrun.meanings import means
 from nvrun.model import Finding, Severity
 
@@ -98,9 +98,13 @@ def growth(before: HostFacts, after: HostFacts) -> Iterator[Finding]:
     elif old and after.network is not None:  # the host answers, its driver does not
         yield changed("gpus-unreadable", host, "GPUs", "readable", after.missing.get("gpus", "not read"))
     numbers = {gpu.pci: f" {gpu.index}" for gpu in before.gpus or ()}
+    known: dict[tuple[int, str | None, str], list[float | None]] = {}
+    for xid in before.xids or ():
+        known.setdefault((xid.code, xid.pci, xid.text), []).append(xid.at)
     for xid in after.xids or () if before.xids is not None else ():
         switch = read_sxid(xid.text)
-        if not any(_is_same(xid, old) for old in before.xids or ()) and (switch is None or switch.fatal):
+        is_old = any(_is_same(xid.at, at) for at in known.get((xid.code, xid.pci, xid.text), ()))
+        if not is_old and (switch is None or switch.fatal):
             kind, device = ("SXid", "NVSwitch") if switch else ("Xid", "GPU")
             code = f"{kind.lower()}-{xid.code}"
             remedy = f"nvrun explain {code}; dmesg has the lines around it"
@@ -125,11 +129,9 @@ def growth(before: HostFacts, after: HostFacts) -> Iterator[Finding]:
             yield from _of_filesystem(host, systems[system.path], system)
 
 
-def _is_same(one: Xid, other: Xid) -> bool:
-    """Both readings have the time of boot from a clock that is set meanwhile."""
-    if (one.code, one.pci, one.text) != (other.code, other.pci, other.text):
-        return False
-    return one.at is None or other.at is None or abs(one.at - other.at) < CLOCK_SECONDS
+def _is_same(one: float | None, other: float | None) -> bool:
+    """Of two times of one line; both come from a time of boot by a clock that may be set between them."""
+    return one is None or other is None or abs(one - other) < CLOCK_SECONDS
 
 
 def _of_gpu(host: str, before: Gpu, after: Gpu) -> Iterator[Finding]:

@@ -327,6 +327,10 @@ def _errors(host: str, seen: HostSamples) -> Iterator[Finding]:
             yield _grew(ERRORS, host, label, f"{grown} NVLink recoveries")
         if (grown := _grown([read.pcie_replays for read in reads])) >= REPLAYS:
             yield _grew(ERRORS, host, label, f"{grown} PCIe replays")
+    yield from _link_errors(host, seen)
+
+
+def _link_errors(host: str, seen: HostSamples) -> Iterator[Finding]:
     names = dict.fromkeys(name for sample in seen.samples for name in sample.interfaces)
     for name in names:
         if grown := _grown([sample.interfaces.get(name, {}).get("errors") for sample in seen.samples]):
@@ -335,12 +339,10 @@ def _errors(host: str, seen: HostSamples) -> Iterator[Finding]:
         yield from _went_down(host, name, seen.samples, changes, 2)
     ports = {(port, what): None for sample in seen.samples for port, read in sample.rdma.items() for what in read}
     for port, what in ports:
+        counts = [each.rdma.get(port, {}).get(what) for each in seen.samples]
         if what == "link_downed":
-            counts = [each.rdma.get(port, {}).get(what) for each in seen.samples]
             yield from _went_down(host, port.replace("/", " port "), seen.samples, counts, 1)
-        elif what not in ("rx", "tx") and (
-            grown := _grown([each.rdma.get(port, {}).get(what) for each in seen.samples])
-        ):
+        elif what not in ("rx", "tx") and (grown := _grown(counts)):
             yield _grew(ERRORS, host, port, f"{what} grew by {grown}")
 
 
@@ -353,9 +355,9 @@ def _went_down(
     if steps:
         before, at, _ = steps[0]
         times = -(-sum(grown for *_, grown in steps) // each)
-        often = f"{times} times, first" if times > 1 else ""
+        often = f" {times} times, first" if times > 1 else ""
         yield LINK_DOWN.found(
-            f"{link} went down{' ' * bool(often)}{often} between {_clock_time(before)} and {_clock_time(at)} UTC",
+            f"{link} went down{often} between {_clock_time(before)} and {_clock_time(at)} UTC",
             host=host,
             subject=link,
             observed=f"{times}",

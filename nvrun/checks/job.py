@@ -113,14 +113,14 @@ def _rdma(fleet: Mapping[str, HostFacts], groups: Sequence[Sequence[str]]) -> di
     for group in groups:
         candidates = {host: _candidates(fleet[host]) for host in group}
         some_open = any(port.uverbs_openable for ports in candidates.values() for port in ports)
-        usable: Counter[str] = Counter()
+        usable_on: Counter[str] = Counter()
         for ports in candidates.values():
             for port in ports:
                 if port.state == "ACTIVE" and not (some_open and port.uverbs_openable is False):
-                    usable.update(_places(port))
+                    usable_on.update(_places(port))
         for host, ports in candidates.items():
             names = tuple(
-                name_of(port) for port in ports if 2 * max(usable[place] for place in _places(port)) >= len(group)
+                name_of(port) for port in ports if 2 * max(usable_on[place] for place in _places(port)) >= len(group)
             )
             if names:
                 planned[host] = names

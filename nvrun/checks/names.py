@@ -9,6 +9,7 @@ from nvrun.checks.check import Results, check, fleet_check
 from nvrun.checks.code import ERROR, INFO, WARNING, declare, unread
 from nvrun.checks.compare import listed
 from nvrun.checks.job import Job
+from nvrun.endpoint import is_loopback
 from nvrun.facts import HostFacts, Names, Network
 from nvrun.model import Skipped
 from nvrun.topology.interface import ip_address
@@ -138,7 +139,7 @@ def own_name(names: Names, facts: HostFacts, job: Job) -> Results:
         return
     if not names.resolves_to:
         yield NOWHERE.found(f"its own name {names.hostname} has no address: {names.resolve_error or 'unknown'}")
-    elif all(_loopback(address) for address in names.resolves_to):
+    elif all(is_loopback(address) for address in names.resolves_to):
         addresses = listed(names.resolves_to)
         yield LOOPBACK.found(
             f"its own name {names.hostname} resolves to {addresses}",
@@ -152,7 +153,7 @@ def own_name(names: Names, facts: HostFacts, job: Job) -> Results:
 def own_name_here(names: Names, network: Network, job: Job) -> Results:
     """The host has the address that its own name resolves to."""
     own = {address.address for interface in network.interfaces for address in interface.addresses}
-    there = [address for address in names.resolves_to if not _loopback(address)]
+    there = [address for address in names.resolves_to if not is_loopback(address)]
     if len(job.hosts) > 1 and own and there and not own & set(there):
         yield FOREIGN.found(
             f"its own name {names.hostname} resolves to {listed(there)}, which is not an address of this host",
@@ -247,7 +248,7 @@ def _wrong(found: tuple[str, ...], known: bool) -> str:
     """What is wrong with addresses that are not among the peer's; empty where the peer's own are not known."""
     if not found:
         return "unknown"
-    if all(_loopback(address) for address in found):
+    if all(is_loopback(address) for address in found):
         return "loopback"
     return "wrong" if known else ""
 
@@ -256,13 +257,9 @@ def _addresses(network: Network | None) -> set[str]:
     """Without loopback ones, which every host has."""
     interfaces = network.interfaces if network else ()
     own = {address.address for interface in interfaces for address in interface.addresses}
-    return {address for address in own if not _loopback(address)}
+    return {address for address in own if not is_loopback(address)}
 
 
 def _own_names(facts: HostFacts) -> set[str]:
     names = facts.names
     return {names.hostname, names.hostname.partition(".")[0], names.fqdn or ""} if names else set()
-
-
-def _loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
