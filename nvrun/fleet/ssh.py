@@ -74,8 +74,15 @@ class ChannelLink:
         deadline = time.monotonic() + 1.0
         while not self._channel.exit_status_ready() and time.monotonic() < deadline and self._transport.is_active():
             time.sleep(0.01)
+        return f"{self.said()} {self._end()}".strip()
+
+    def _end(self) -> str:
+        """How the command ended, as far as known. paramiko passes over exit-signal (RFC 4254, 6.10): what closes in
+        order without a status was ended by one, and a connection that was cut closes nothing in order."""
         code = self._channel.recv_exit_status() if self._channel.exit_status_ready() else -1  # -1: none was told
-        return f"{self.said()} {'' if code == -1 else f'(ended with {code})'}".strip()
+        if code == -1:
+            return "(ended by a signal)" if self._channel.eof_received and self._channel.closed else ""
+        return f"(ended with {code})"
 
     def _note(self) -> None:
         while self._channel.recv_stderr_ready():

@@ -70,6 +70,9 @@ MEANINGS = (
 """Sentences that ssh ends with, most telling first."""
 
 
+_END = re.compile(r" ?\(ended (?:with -?\d+|by a signal)\)$")
+
+
 class Explained(NamedTuple):
     code: str
     cause: str
@@ -79,7 +82,7 @@ class Explained(NamedTuple):
 
 def explain(said: str, name: str, login: str | None = None) -> Explained | None:
     """The meaning of ssh's words for the host `name`; None where they hold no sentence that is known."""
-    said = re.sub(r" ?\(ended with -?\d+\)$", "", said)
+    said = without_end(said)
     for meaning in MEANINGS:
         found = re.search(meaning.pattern, said)
         if found:
@@ -88,6 +91,16 @@ def explain(said: str, name: str, login: str | None = None) -> Explained | None:
             cause = meaning.cause.format(*fill, **words).rstrip(": ")
             return Explained(meaning.code, cause, meaning.hint.format(*fill, **words), meaning.again)
     return None
+
+
+def tells_end(said: str) -> bool:
+    """Whether a link's last words say how the far command ended: `(ended with 3)`, `(ended by a signal)`."""
+    return bool(_END.search(said))
+
+
+def without_end(said: str) -> str:
+    """The words without that."""
+    return _END.sub("", said)
 
 
 def without_chatter(said: str) -> str:

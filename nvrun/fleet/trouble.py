@@ -55,7 +55,7 @@ def refused(name: str, code: str, why: str, said: str, start: Start) -> Unreacha
         )
     if code == "host-setup-failed":
         return Unreachable(
-            f"{name}: --setup failed ({why}){tail(_without_end(said))}",
+            f"{name}: --setup failed ({why}){tail(ssh_words.without_end(said))}",
             code=code,
             hint="try it there in bash; what only login shells have (module, conda) needs: source /etc/profile",
         )
@@ -71,8 +71,8 @@ def refused(name: str, code: str, why: str, said: str, start: Start) -> Unreacha
 
 
 def ended(name: str, stage: Stage, said: str, start: Start) -> Unreachable:
-    """The connection ended before the agent spoke. `said` ends with "(ended with N)" where that is known; where it is
-    not, the command itself may have been well."""
+    """The connection ended before the agent spoke. Where `said` does not tell how the command did, that may have been
+    well."""
     if stage in ("connected", "connecting") and (known := ssh_words.explain(said, name)):
         return Unreachable(f"{name}: {known.cause}", code=known.code, hint=known.hint)
     if stage in _AT_WORK and _dropped(said):
@@ -91,7 +91,7 @@ def ended(name: str, stage: Stage, said: str, start: Start) -> Unreachable:
         return refused(name, "host-old-python", why, said, start)
     if stage == "connected" and said.endswith("(ended with 0)"):
         return Unreachable(
-            f"{name}: its login shell ended and did not run the command{tail(_without_end(said))}",
+            f"{name}: its login shell ended and did not run the command{tail(ssh_words.without_end(said))}",
             code="host-no-agent",
             hint="a line of its start files (~/.bashrc) exits, runs another program or has its own exec or printf",
         )
@@ -135,7 +135,7 @@ def late(name: str, stage: Stage, seconds: float, said: str, start: Start) -> Un
 
 def _in_failed(name: str, why: str, said: str, start: Start) -> Unreachable:
     return Unreachable(
-        f"{name}: --in {start.within}: {why}{tail(said if why == 'it ended' else _without_end(said))}",
+        f"{name}: --in {start.within}: {why}{tail(said if why == 'it ended' else ssh_words.without_end(said))}",
         code="host-in-failed",
         hint=start.there(name, f"{start.within} true"),
     )
@@ -144,13 +144,8 @@ def _in_failed(name: str, why: str, said: str, start: Start) -> Unreachable:
 def _dropped(said: str) -> bool:
     """Whether it was the connection that ended: sshd tells how a command ended (RFC 4254, 6.10), the ssh program why a
     connection did."""
-    untold = not re.search(r"\(ended with -?\d+\)$", said) and not said.startswith(GARBLED)
+    untold = not ssh_words.tells_end(said) and not said.startswith(GARBLED)
     return untold or bool(re.search(r"closed by remote host|send disconnect: |^Timeout, server ", said, re.MULTILINE))
-
-
-def _without_end(said: str) -> str:
-    """The words without the end of our own shell, which says nothing more."""
-    return re.sub(r" ?\(ended with -?\d+\)$", "", said)
 
 
 def tail(said: str) -> str:

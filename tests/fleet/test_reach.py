@@ -102,6 +102,17 @@ def test_start_files_that_get_in_the_way(lab: Lab) -> None:
     assert "(exec >)" in finding(answer, "c")[2]
 
 
+@pytest.mark.parametrize("ssh", ["paramiko", "openssh"])
+def test_an_agent_that_a_signal_ends_is_no_dropped_connection(lab: Lab, tmp_path: Path, ssh: str) -> None:
+    """Of neither is an exit status told."""
+    venv = interpreter(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    code, message, _ = finding(gather(lab, "--hosts", "a", "--python", str(venv), "--ssh", ssh), "a")
+    assert (code, "its Python died at once" in message) == ("host-no-agent", True), message
+    sshd = "kill -9 $PPID; sleep 5"
+    code, message, _ = finding(gather(lab, "--hosts", "a", "--setup", sshd, "--ssh", ssh), "a")
+    assert (code, "its connection ended while --setup ran" in message) == ("host-dropped", True), message
+
+
 def test_noise_of_sitecustomize(lab: Lab, tmp_path: Path) -> None:
     venv = interpreter(tmp_path, "import sys; print('hello'); sys.stdout.write('no end'); sys.stdout.flush()")
     answer = gather(lab, "--hosts", "a", "--python", str(venv))
