@@ -109,6 +109,7 @@ CLOSED = declare(
     why="CUDA fails with `no CUDA-capable device is detected` or `unknown error`",
     remedy="ls -l /dev/nvidia*; nvidia-modprobe -u; for a container the NVIDIA container toolkit and its --gpus",
     source="nvidia-modprobe(1)",
+    depends="for planned GPUs; information where only its mode keeps the job from another one",
     real=False,
 )
 
@@ -177,8 +178,10 @@ def _given(software: Software | None) -> int:
     return sum(name.removeprefix("/dev/nvidia").isdigit() and answer not in _REFUSED for name, answer in nodes.items())
 
 
-_REFUSED = ("Operation not permitted", "Permission denied")
-"""EPERM: another job's GPU, by the device cgroup (Slurm's ConstrainDevices, a container). One that is lost says EIO."""
+_BY_MODE = "Permission denied"
+_REFUSED = ("Operation not permitted", _BY_MODE)
+"""EPERM: another job's GPU, by the device cgroup (Slurm's ConstrainDevices, a container). EACCES: by the file's mode or
+list of users. One that is lost says EIO."""
 
 
 @fleet_check(COUNT, MODEL, FIRMWARE)
@@ -266,6 +269,12 @@ def gpu_devices_open(host: str, software: Software, gpus: tuple[Gpu, ...], job: 
     for path, answer in software.device_nodes.items():
         if answer != "ok" and (path in minors or (minors and path in ("/dev/nvidiactl", "/dev/nvidia-uvm"))):
             yield CLOSED.found(f"{path} cannot be opened: {answer}", subject=path)
+        elif minors and answer == _BY_MODE and path.removeprefix("/dev/nvidia").isdigit():
+            yield CLOSED.found(
+                f"{path} cannot be opened: {answer}; its GPU is another job's, or the file's mode is wrong",
+                severity=INFO,
+                subject=path,
+            )
 
 
 def label(gpu: Gpu) -> str:

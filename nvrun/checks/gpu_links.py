@@ -136,8 +136,8 @@ def nvlinks_agree(gpus: Mapping[str, tuple[Gpu, ...]], groups: tuple[tuple[str, 
 
 
 def _per_gpu(planned: Sequence[Gpu]) -> int | None:
-    """Links of each GPU; None where they differ on the host itself, which nvlink-down names."""
-    counts = {_active(gpu) for gpu in planned}
+    """Links of each whole GPU; None where they differ on the host itself, which nvlink-down names."""
+    counts = {_active(gpu) for gpu in planned if gpu.mig is None}
     return counts.pop() if len(counts) == 1 else None
 
 

@@ -90,6 +90,14 @@ def test_a_gpu_that_fell_off_is_named(change: Change, words: str) -> None:
     assert words in finding.message
 
 
+def test_a_gpu_whose_file_only_its_mode_keeps_shut_is_told() -> None:
+    """Nothing tells one that a prologue gave to another user from one whose file has a wrong mode."""
+    shut = changed(fleet("h100x8", 1), "n01", without(3, "Permission denied"))
+    (finding,) = [one for one in judge(shut).findings if one.code == "gpu-device-closed"]
+    assert (finding.severity, finding.subject) == (Severity.INFO, "/dev/nvidia3")
+    assert codes(judge(shut)) == set()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -430,6 +438,10 @@ def test_an_instance_of_a_gpu_behind_nvswitches_has_no_nvlink_by_design() -> Non
     divided = gpu(0, mig=("MIG-1",), nvlinks=off, p2p=dict.fromkeys(cut.p2p, "not supported"))
     job = Job(gpus={"n01": ("MIG-1", *(one.uuid for one in (hosts["n01"].gpus or ())[1:]))})
     assert codes(judge(changed(hosts, "n01", divided), job), Severity.INFO) == set()
+    two = fleet("h100x8", 2)
+    whole = (two["n01"].gpus or ())[0].uuid
+    mixed = judge(changed(two, "n02", divided), Job(gpus={"n01": (whole,), "n02": ("MIG-1",)}))
+    assert "nvlink-differs" not in codes(mixed, Severity.INFO)
 
 
 @pytest.mark.parametrize(
