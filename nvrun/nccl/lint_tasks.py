@@ -9,26 +9,32 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nvrun.model import Finding, Severity
+from nvrun.nccl.shell import simple_commands
 
-_CONTINUED = re.compile(r"\\\n")
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$")
 _TEXT = re.compile(r"^\s*(?:export\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s\"'`;]+)", re.MULTILINE)
 _USE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _PER_NODE = re.compile(r"(?<!\S)--ntasks-per-node[= ]\s*(\S+)")
 _TASKS = re.compile(r"(?<!\S)(?:--ntasks[= ]|-n)\s*(\S+)")
 _NODES = re.compile(r"(?<!\S)(?:--nodes[= ]|-N)\s*(\S+)")
+_ABOUT = re.compile(r"srun|\$")
+_SRUN = re.compile(r"\bsrun\b")
 _LAUNCHER = re.compile(
-    r"\bsrun\b(?P<srun>.*?)\b(?:torchrun|torch\.distributed\.(?:run|launch)|nvrun)\b(?P<launcher>.*)", re.DOTALL
+    r"(?P<srun>.*?)\b(?:torchrun|torch\.distributed\.(?:run|launch)|nvrun)\b(?P<launcher>.*)", re.DOTALL
 )
+_LONGEST, _LONGEST_VALUE = 1 << 13, 1000
+"""Characters of a command, and of a variable, as somebody may write them by hand; what is beyond is not read."""
 _RANKS = re.compile(r"(?<!\S)--nproc[-_]per[-_]node[= ]\s*[\"']?([\w${}]+)")
 
 
 def tasks_times_ranks(text: str, name: str) -> Iterator[Finding]:
     """torchrun started by srun in several tasks of a node, each of which starts several ranks."""
-    texts = {match[1]: match[2].strip("\"'") for match in _TEXT.finditer(text)}
+    texts = _texts(text)
     asked = " ".join(match[1] for line in text.splitlines() if (match := _DIRECTIVE.match(line)))
-    for number, line in commands(text):
-        match = _LAUNCHER.search(_expanded(line, texts))
+    for number, line, _ in simple_commands(text, _ABOUT):
+        expanded = _expanded(line[:_LONGEST], texts)
+        srun = _SRUN.search(expanded)
+        match = _LAUNCHER.match(expanded, srun.end()) if srun else None
         if match is None or not (ranks := _RANKS.search(match["launcher"])) or not _several(ranks[1]):
             continue
         tasks = _tasks_per_node(match["srun"], asked)
@@ -41,24 +47,24 @@ def tasks_times_ranks(text: str, name: str) -> Iterator[Finding]:
                 observed=f"{tasks} tasks a node",
                 expected="1 task a node",
                 remedy="#SBATCH --ntasks-per-node=1, with --cpus-per-task for all cores of the node",
-                evidence=(f"{name}:{number}: {' '.join(line.split())}",),
+                evidence=(f"{name}:{number}: {line}",),
             )
 
 
-def commands(text: str) -> Iterator[tuple[int, str]]:
-    """(number of its first line, text) of each command line, continued lines joined, comments left out."""
-    number = 1
-    for line in _CONTINUED.sub("\\\\\r", text).split("\n"):
-        if not line.lstrip().startswith("#"):
-            yield number, line.replace("\\\r", " ")
-        number += 1 + line.count("\\\r")
+def _texts(text: str) -> dict[str, str]:
+    """Variables that the script sets to plain text, with those within them."""
+    texts = _short({match[1]: match[2].strip("\"'") for match in _TEXT.finditer(text)})
+    for _ in range(3):
+        texts = _short({name: _expanded(value, texts) for name, value in texts.items()})
+    return texts
+
+
+def _short(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in texts.items() if len(value) <= _LONGEST_VALUE}
 
 
 def _expanded(line: str, texts: Mapping[str, str]) -> str:
-    """The line with the variables that the script sets to plain text, and those within them."""
-    for _ in range(3):
-        line = _USE.sub(lambda match: texts.get(match[1] or match[2], match[0]), line)
-    return line
+    return _USE.sub(lambda match: texts.get(match[1] or match[2], match[0]), line)
 
 
 def _several(ranks: str) -> bool:

@@ -680,7 +680,20 @@ def test_a_launcher_is_told_by_the_line_where_it_is_started() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["$(", "`\n", "'\n", '"$(', "(", "env ", "srun -a b ", "eval ", "bash <<E\n", "cat <<A\nA\n"]
+    "piece",
+    [
+        "$(",
+        "`\n",
+        "'\n",
+        '"$(',
+        "(",
+        "env ",
+        "srun -a b ",
+        "A=$A$A$A\nsrun $A\n",
+        "eval ",
+        "bash <<E\n",
+        "cat <<A\nA\n",
+    ],
 )
 def test_a_long_text_is_read_once(piece: str) -> None:
     """What would be read over and over takes minutes at this length."""
