@@ -191,6 +191,8 @@ def judge(
         host: {each.variable.name: each.variable.value for each in resolved}
         for host, resolved in placed.environments.items()
     }
+    if any(each.code == "slurm-master-is-loopback" for each in found):
+        job = msgspec.structs.replace(job, endpoint=None)  # the same, and surer: a job's nodes are several hosts
     verdict = checks.run(fleet, msgspec.structs.replace(job, env=environments))
     return Verdict(
         findings=(*found, *tried.findings, *placed.findings, *verdict.findings, *linted(placed, fleet)),
