@@ -79,12 +79,12 @@ def interfaces() -> Dict[str, Dict[str, int]]:
 
 
 class Carriers:
-    """How often the links of this host's network cards came or went; what is made by software comes and goes with what
-    made it, and is left out. Their files are found once."""
+    """How often the links of this host's network cards went down (a file that Linux has since 4.16); what is made by
+    software comes and goes with what made it, and is left out. Their files are found once."""
 
     def __init__(self, root: str = "/sys/class/net") -> None:
         self._files = {
-            name: "%s/%s/carrier_changes" % (root, name)
+            name: "%s/%s/carrier_down_count" % (root, name)
             for name in _names(root)
             if os.path.exists("%s/%s/device" % (root, name))
         }

@@ -80,9 +80,9 @@ class Monitor:
 
     def _interfaces(self) -> Dict[str, Dict[str, int]]:
         found = readings.interfaces()
-        for name, changes in self._carriers.read().items():
+        for name, times in self._carriers.read().items():
             if name in found:
-                found[name]["carrier_changes"] = changes
+                found[name]["carrier_down_count"] = times
         return found
 
 

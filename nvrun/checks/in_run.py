@@ -116,7 +116,7 @@ LINK_DOWN = declare(
     "run-link-down",
     WARNING,
     "a network link went down during the job",
-    read=f"{_READ}: link_downed of RDMA ports, carrier_changes of network cards, each against the sample before",
+    read=f"{_READ}: link_downed of RDMA ports, carrier_down_count of network cards, each against the sample before",
     why="what was on its way is lost: collectives stand still until it is back, or end with an error",
     remedy="cable, transceiver or switch port; ethtool, ibstat and dmesg on that host say more",
     source="kernel, Documentation/ABI/stable/sysfs-class-infiniband, testing/sysfs-class-net",
@@ -335,26 +335,24 @@ def _link_errors(host: str, seen: HostSamples) -> Iterator[Finding]:
     for name in names:
         if grown := _grown([sample.interfaces.get(name, {}).get("errors") for sample in seen.samples]):
             yield _grew(ERRORS, host, name, f"{grown} packet errors")
-        changes = [sample.interfaces.get(name, {}).get("carrier_changes") for sample in seen.samples]
-        yield from _went_down(host, name, seen.samples, changes, 2)
+        counts = [sample.interfaces.get(name, {}).get("carrier_down_count") for sample in seen.samples]
+        yield from _went_down(host, name, seen.samples, counts)
     ports = {(port, what): None for sample in seen.samples for port, read in sample.rdma.items() for what in read}
     for port, what in ports:
         counts = [each.rdma.get(port, {}).get(what) for each in seen.samples]
         if what == "link_downed":
-            yield from _went_down(host, port.replace("/", " port "), seen.samples, counts, 1)
+            yield from _went_down(host, port.replace("/", " port "), seen.samples, counts)
         elif what not in ("rx", "tx") and (grown := _grown(counts)):
             yield _grew(ERRORS, host, port, f"{what} grew by {grown}")
 
 
-def _went_down(
-    host: str, link: str, samples: Sequence[Sample], counts: Sequence[int | None], each: int
-) -> Iterator[Finding]:
-    """Where a counter grew that grows by `each` when a link goes down and comes back; when, by the host's clock."""
+def _went_down(host: str, link: str, samples: Sequence[Sample], counts: Sequence[int | None]) -> Iterator[Finding]:
+    """Where the counter of a link's falls grew; when, by the host's clock."""
     known = [(sample.at, count) for sample, count in zip(samples, counts, strict=True) if count is not None]
     steps = [(before, at, now - old) for (before, old), (at, now) in pairwise(known) if now > old]
     if steps:
         before, at, _ = steps[0]
-        times = -(-sum(grown for *_, grown in steps) // each)
+        times = sum(grown for *_, grown in steps)
         often = f" {times} times, first" if times > 1 else ""
         yield LINK_DOWN.found(
             f"{link} went down{often} between {_clock_time(before)} and {_clock_time(at)} UTC",

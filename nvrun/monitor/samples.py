@@ -90,7 +90,7 @@ class Sample(_Read, frozen=True, kw_only=True):
     """In the header's order; None where the driver did not answer, see `gpus_unread`."""
     gpus_unread: str = ""
     interfaces: Mapping[str, Mapping[str, int]] = {}
-    """Name -> rx, tx (bytes), errors, drops; of a card also carrier_changes."""
+    """Name -> rx, tx (bytes), errors, drops; of a card also carrier_down_count."""
     rdma: Mapping[str, Mapping[str, int]] = {}
     """`device/port` -> rx, tx (bytes) and errors by name."""
     ranks: Mapping[int, RankRead] = {}

@@ -92,11 +92,11 @@ def test_rank_that_is_gone_is_absent() -> None:
 def test_carriers_are_those_of_cards(tmp_path: Path) -> None:
     for name in ("eth0", "docker0"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "carrier_changes").write_text("3\n")
+        (tmp_path / name / "carrier_down_count").write_text("3\n")
     (tmp_path / "eth0/device").mkdir()
     carriers = readings.Carriers(str(tmp_path))
     assert carriers.read() == {"eth0": 3}
-    (tmp_path / "eth0/carrier_changes").unlink()
+    (tmp_path / "eth0/carrier_down_count").unlink()
     assert carriers.read() == {}
 
 
