@@ -192,7 +192,7 @@ def run(invocation: Invocation, environ: Mapping[str, str]) -> int:
             attempts.append(replacement.ended(the_job, result))
             aside = folder.set_aside(the_job.attempt)
             if result.began:
-                print(f"nvrun: the logs of the attempt before are now in {aside}", file=sys.stderr)
+                _tell([f"the logs of the attempt before are now in {aside}"])
             the_job = following.job
     if result.bad_hosts and not result.began:
         _tell(requeue.left_out(the_job, bad, folder.path.parent, environ))

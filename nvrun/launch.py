@@ -14,7 +14,7 @@ import msgspec
 
 from nvrun.console import Writer
 from nvrun.facts import HostFacts
-from nvrun.fleet.crew import LINK_ENDED, MUTE_AFTER, SILENT_AFTER, Crew, Ended, Ending
+from nvrun.fleet.crew import MUTE_AFTER, SILENT_AFTER, Crew, Ended, Ending
 from nvrun.fleet.replies import rank_end
 from nvrun.fleet.session import Body
 from nvrun.inspection import Inspection
@@ -315,10 +315,11 @@ class Launch:
         """In its own words, which all of its hosts have."""
         names, when = self._crew.names, "before" if self.plan is None else "while"
         whole = f"on all {len(names)} nodes" if len(names) > 1 else f"on {names[0]}"
-        why = next(iter(self._lost.values()))
-        if not why.startswith(LINK_ENDED):  # nothing is heard of it, and it may go on
+        name, why = next(iter(self._lost.items()))
+        last_words = self._crew.closed.get(names.index(name))
+        if last_words is None:  # nothing is heard of it, and it may go on
             return f"srun's step {whole} was lost {when} its ranks ran: {why}"
-        return f"srun's step {whole} ended {when} its ranks ran{why.removeprefix(LINK_ENDED)}"
+        return f"srun's step {whole} ended {when} its ranks ran{last_words}"
 
     def _is_the_step(self) -> bool:
         """A step of srun that ends, or does not even start, as a whole says nothing about any of its nodes."""

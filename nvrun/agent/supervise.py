@@ -310,25 +310,25 @@ class Job:
             self._sampler.end(rank.rank, last=not self._ranks)
         for stream in rank.streams:
             stream.drain()
-        at, orphaned = time.time(), self._torchrun_is_dead()
+        report = partial(self._report, rank, time.time(), self._torchrun_is_dead())
         if code is None:
             # torchrun was quicker; it tells the code of a rank that failed within its next turn (0.1 s).
-            self._unreported[rank.pid] = lambda code: self._report(rank, code, at, orphaned)
+            self._unreported[rank.pid] = report
             self._loop.later(_HEARSAY_SECONDS, lambda: self._report_hearsay(rank.pid))
         elif code == -signal.SIGTERM and not self._ending:
             # Slurm tells every process of a step at once: the word to the agent itself may be on its way.
             self._output.codes[rank.pid] = code
-            self._unreported[rank.pid] = lambda code: self._report(rank, code, at, orphaned)
+            self._unreported[rank.pid] = report
             self._loop.later(_TERM_SECONDS, lambda: self._report_hearsay(rank.pid))
         else:
-            self._report(rank, code, at, orphaned)
+            report(code)
 
     def _report_hearsay(self, pid: int, otherwise: Optional[int] = None) -> None:
         report = self._unreported.pop(pid, None)
         if report:
             report(self._output.codes.get(pid, otherwise))
 
-    def _report(self, rank: Rank, code: Optional[int], at: float, orphaned: bool) -> None:
+    def _report(self, rank: Rank, at: float, orphaned: bool, code: Optional[int]) -> None:
         """`orphaned`: torchrun was dead when the rank was found to have ended, and not only when that is told."""
         asked = (
             rank.pid in self._asked

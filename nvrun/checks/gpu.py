@@ -221,7 +221,7 @@ def gpus_alike(host: str, gpus: tuple[Gpu, ...], job: Job) -> Results:
 def gpus_free(host: str, facts: HostFacts, gpus: tuple[Gpu, ...], job: Job) -> Results:
     """The planned GPUs are whole, usable and free."""
     chosen = job.gpus.get(host, ())
-    ours = {p.pid for p in facts.processes or () if job.run_id and (p.run_mark or "").startswith(job.run_id)}
+    ours = job.pids(facts)
     for gpu in job.gpus_of(host, gpus):
         name = label(gpu)
         if gpu.mig is not None and not any(uuid in chosen for uuid in gpu.mig):

@@ -66,6 +66,10 @@ class Job(Frozen, frozen=True, kw_only=True):
         """The host of the rendezvous."""
         return self.rendezvous_host or next(iter(self.hosts), None)
 
+    def pids(self, facts: HostFacts) -> set[int]:
+        """This run's own processes on a host."""
+        return {p.pid for p in facts.processes or () if self.run_id and (p.run_mark or "").startswith(self.run_id)}
+
     def uses_rdma(self, host: str) -> bool:
         return bool((self.rdma or {}).get(host))
 

@@ -240,7 +240,7 @@ def rendezvous_port_free(host: str, facts: HostFacts, listeners: tuple[Listener,
     """Nothing else listens on the rendezvous port."""
     if host != job.first or job.port is None:
         return
-    ours = {p.pid for p in facts.processes or () if job.run_id and (p.run_mark or "").startswith(job.run_id)}
+    ours = job.pids(facts)
     for one in listeners:
         if one.port == job.port and one.pid not in ours:
             who = (

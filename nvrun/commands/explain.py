@@ -106,7 +106,7 @@ def _of_meaning(code: str, meaning: Meaning) -> str:
 def _of_xid(code: str, xid: Xid) -> str:
     lines = [f"{code}: {xid.meaning}", ""]
     lines += _field("read", f"the kernel's log: NVRM: Xid (PCI:...): {code.removeprefix('xid-')}")
-    lines += _field("remedy", xid.action.value.replace("{gpu}", "GPU"))
+    lines += _field("remedy", _general(xid.action.value))
     return "\n".join([*lines, ""])
 
 

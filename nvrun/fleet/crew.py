@@ -29,8 +29,6 @@ MUTE_AFTER = 5.0
 """Seconds without a heartbeat (one every 2 s) after which a host that is only looked at is waited for no longer."""
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which the user is told whom nvrun no longer hears."""
-LINK_ENDED = "its connection ended"
-"""Why a host is lost, with its last words behind a colon where there are any."""
 _STOPPED_SECONDS = 5.0
 _ONE_SIGNAL_SECONDS = 0.2
 """Slurm's time limit sends SIGTERM twice within 5 ms (measured on 22.05); nobody presses Ctrl-C twice so quickly."""
@@ -88,6 +86,8 @@ class Crew:
         """How the job ended on a host before its ranks were let go. The checks may know why and have the first word."""
         self.signals = 0
         """How often the user, or Slurm, has asked for an end."""
+        self.closed: dict[int, str] = {}
+        """Host -> the last words of its link, as the end of a sentence: of those that had greeted before it ended."""
         self.listener: Listener | None = None
         self.say = say
         self.watch: Callable[[int, str], None] = lambda host, stage: None
@@ -297,7 +297,8 @@ class Crew:
             self._unreachable(host, trouble.ended(self.names[host], stage, words, self._start))
         else:
             self.gone.add(host)
-            self._lost(host, f"{LINK_ENDED}{trouble.tail(words)}")
+            self.closed[host] = trouble.tail(words)
+            self._lost(host, f"its connection ended{self.closed[host]}")
 
     def _lost(self, host: int, why: str) -> None:
         if self.listener:
